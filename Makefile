@@ -1,0 +1,46 @@
+# Everything runs in a virtual environment inside the checkout, made on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint check laws bench format build clean
+
+demo: $(READY)
+	$(BIN)/thinwire demo
+
+test: $(READY)
+	$(BIN)/pytest -q -m "not slow and not gpu"
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md docs src tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test
+
+# The laws over the full product of collectives, codecs and group sizes.
+laws: $(READY)
+	$(BIN)/pytest -q tests/laws -m "not gpu"
+
+bench: $(READY)
+	$(BIN)/python benchmarks/select.py
+	$(BIN)/python benchmarks/hook.py
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+build: $(READY)
+	$(BIN)/python -m build
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "thinwire needs Python 3.11 or newer; try: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $(READY)

@@ -1,0 +1,170 @@
+"""Channel: lists between ranks, sealed once and forwarded as bytes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from thinwire.codecs import Codec, Values
+from thinwire.errors import ConfigError, WireError
+from thinwire.groups import Group, Op
+from thinwire.sparse import SparseVector
+from thinwire.wire import Packet
+
+Slot = tuple[int, int | None]
+"""What a receiver expects of a list: its size, and its nnz where known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """One encoded list: its bytes, and what every holder decodes from them."""
+
+    body: Tensor
+    vector: SparseVector
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A group seen by one reduction: `step` counts reductions, `seed` is the user's.
+
+    A list is encoded once, by `seal`, and travels as these bytes however often it is
+    passed on; what `seal` returns is the list as everyone else will decode it.
+    """
+
+    group: Group
+    codec: Codec | None = None
+    step: int = 0
+    seed: int = 0
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self.group.rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks take part."""
+        return self.group.size
+
+    def using(self, codec: Codec) -> "Channel":
+        """The same channel with another codec."""
+        return replace(self, codec=codec)
+
+    def seal(
+        self, vector: SparseVector, *, source: Values | None = None, part: int = 0
+    ) -> Sealed:
+        """Encode a list and adopt what it decodes to.
+
+        `part` tells lists of one reduction apart (a round, a block), never ranks:
+        holders of the same list must produce the same bytes. Only a list's single
+        holder may offer a `source`.
+        """
+        key = self._key(part)
+        packet = self._codec.encode(vector, source=source, key=key)
+        return Sealed(packet.body, self._codec.decode(packet, vector.size, key=key))
+
+    def exchange(
+        self,
+        bag: Sequence[Sealed],
+        *,
+        dst: int | None,
+        src: int | None,
+        expect: Sequence[Slot],
+        part: int = 0,
+    ) -> list[Sealed]:
+        """Send a bag of lists as one message, and return the bag that comes in.
+
+        `expect` describes the bag that comes in or, without `src`, the one that goes
+        out; both ends must know alike whether every nnz in it is known.
+        """
+        nbytes = self._nbytes(expect)
+        body = None
+        if dst is not None:
+            body = torch.cat([sealed.body for sealed in bag]) if bag else _nothing()
+        message = self.group.exchange(
+            body, dst=dst, src=src, nbytes=None if nbytes is None else sum(nbytes)
+        )
+        if src is None or message is None:
+            return []
+        bodies = self._cut(message, nbytes, len(expect), src)
+        return [
+            self._open(body, slot, src, part)
+            for body, slot in zip(bodies, expect, strict=True)
+        ]
+
+    def all_gather(
+        self, sealed: Sealed, *, expect: Slot, part: int = 0
+    ) -> list[Sealed]:
+        """Every rank's list, in order of rank."""
+        nbytes = self._nbytes([expect])
+        bodies = self.group.all_gather(
+            sealed.body, nbytes=None if nbytes is None else nbytes * self.size
+        )
+        return [
+            sealed if rank == self.rank else self._open(body, expect, rank, part)
+            for rank, body in enumerate(bodies)
+        ]
+
+    def all_to_all(
+        self, bodies: Sequence[Tensor], *, nbytes: Sequence[int]
+    ) -> list[Tensor]:
+        """Raw bytes: one body to every rank, one from every rank."""
+        return self.group.all_to_all(bodies, nbytes=nbytes)
+
+    def all_gather_bytes(self, body: Tensor, *, nbytes: Sequence[int]) -> list[Tensor]:
+        """Raw bytes: every rank's body."""
+        return self.group.all_gather(body, nbytes=nbytes)
+
+    def all_reduce_(self, *parts: tuple[Tensor, Op]) -> None:
+        """Dense buffers, combined by the group in place."""
+        self.group.all_reduce_(*parts)
+
+    @property
+    def _codec(self) -> Codec:
+        if self.codec is None:
+            raise ConfigError("this channel has no codec; make one with using(codec)")
+        return self.codec
+
+    def _key(self, part: int) -> int:
+        # Odd multipliers keep distinct (seed, step, part) apart in 63 bits.
+        mixed = (self.seed * 0x9E3779B97F4A7C15) ^ (self.step * 0xC2B2AE3D27D4EB4F)
+        return (mixed ^ (part * 0x165667B19E3779F9)) & (2**63 - 1)
+
+    def _nbytes(self, expect: Sequence[Slot]) -> list[int] | None:
+        lengths = []
+        for size, nnz in expect:
+            length = None if nnz is None else self._codec.nbytes(size, nnz)
+            if length is None:
+                return None
+            lengths.append(length)
+        return lengths
+
+    def _cut(
+        self, message: Tensor, nbytes: list[int] | None, count: int, src: int
+    ) -> Sequence[Tensor]:
+        if nbytes is not None:
+            return torch.split(message, nbytes)
+        bodies: list[Tensor] = []
+        while message.numel():
+            if len(bodies) == count:
+                raise WireError(f"rank {src} sent more than {count} lists")
+            length = Packet.announced(message)
+            bodies.append(message[:length])
+            message = message[length:]
+        if len(bodies) != count:
+            raise WireError(f"rank {src} sent {len(bodies)} lists, not {count}")
+        return bodies
+
+    def _open(self, body: Tensor, slot: Slot, src: int, part: int) -> Sealed:
+        size, nnz = slot
+        try:
+            packet = Packet.parse(body)
+            vector = self._codec.decode(packet, size, nnz, key=self._key(part))
+        except WireError as error:
+            raise WireError(f"from rank {src}: {error}") from error
+        return Sealed(body, vector)
+
+
+def _nothing() -> Tensor:
+    return torch.empty(0, dtype=torch.uint8)

@@ -1,0 +1,18 @@
+"""Codecs: sparse lists to bytes and back, one format per file."""
+
+from thinwire.codecs.codec import Codec, IndexCodec, ValueCodec, Values
+from thinwire.codecs.float32 import Float32
+from thinwire.codecs.int32 import Int32
+from thinwire.codecs.split import Split
+from thinwire.codecs.timed import Timed
+
+__all__ = [
+    "Codec",
+    "Float32",
+    "IndexCodec",
+    "Int32",
+    "Split",
+    "Timed",
+    "ValueCodec",
+    "Values",
+]

@@ -1,0 +1,30 @@
+"""Values as they are: 32 bits each, no error."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thinwire.errors import WireError
+
+
+@dataclass(frozen=True, slots=True)
+class Float32:
+    """Each value as a little-endian IEEE float32."""
+
+    @property
+    def tag(self) -> int:
+        return 1
+
+    def nbytes(self, nnz: int) -> int:
+        return 4 * nnz
+
+    def encode(self, values: Tensor, *, key: int) -> Tensor:
+        del key
+        return values.contiguous().view(torch.uint8)
+
+    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
+        del key
+        if section.numel() < 4 * nnz:
+            raise WireError(f"{nnz} values in {section.numel()} bytes")
+        return section[: 4 * nnz].view(torch.float32)

@@ -1,0 +1,95 @@
+"""Everything, rounded to bfloat16: n (P-1)/P words per rank, 2(P-1) rounds, no loss.
+
+Rank r owns chunk r. Everyone sends every owner its chunk in bfloat16 and keeps the
+rounding; the owner adds up in float32, in order of rank, rounds the sum once, keeps
+that rounding too, and everyone gathers the rounded sums. These are the bytes of a
+bfloat16 library all-reduce, which rounds at every hop instead and loses about 0.25 %
+of the sum into nobody's residual.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from thinwire.channel import Channel
+from thinwire.codecs import Codec
+from thinwire.collectives.collective import Grade, Room, State
+from thinwire.cost import Cost
+from thinwire.errors import ConfigError
+from thinwire.kernels import Marker, contiguous_blocks
+from thinwire.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class BF16:
+    """All-to-all of chunks, float32 sums at their owners, all-gather of the results."""
+
+    @property
+    def grade(self) -> Grade:
+        return Grade.EXACT
+
+    @property
+    def coded(self) -> bool:
+        return False
+
+    @property
+    def density(self) -> None:
+        return None
+
+    def with_density(self, density: float) -> Self:
+        raise ConfigError(f"bf16 keeps everything: it has no density to set {density}")
+
+    def init(self, layout: Layout) -> State:
+        return State()
+
+    def marker(self, state: State) -> Marker | None:
+        return None
+
+    def all_reduce_(
+        self, x: Tensor, channel: Channel, state: State, out: Room
+    ) -> Tensor:
+        lengths = [block.length for block in contiguous_blocks(x.numel(), channel.size)]
+        chunks = list(torch.split(x, lengths))
+        mine = chunks[channel.rank]
+        total = out()
+        results = list(torch.split(total, lengths))
+
+        sums = results[channel.rank].zero_()
+        arrived = channel.all_to_all(
+            [
+                _round_off_(chunk) if rank != channel.rank else _nothing(x)
+                for rank, chunk in enumerate(chunks)
+            ],
+            nbytes=[
+                2 * mine.numel() if rank != channel.rank else 0
+                for rank in range(channel.size)
+            ],
+        )
+        for rank, body in enumerate(arrived):
+            sums += mine if rank == channel.rank else body.view(torch.bfloat16)
+        mine.copy_(sums)
+        gathered = channel.all_gather_bytes(
+            _round_off_(mine), nbytes=[2 * length for length in lengths]
+        )
+        for result, body in zip(results, gathered, strict=True):
+            result.copy_(body.view(torch.bfloat16))
+        return total
+
+    def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:
+        # Rank 0 owns the longest chunk: it gathers the most and scatters the least.
+        longest = -(-size // ranks)
+        nbytes = 2 * (size - longest) + 2 * longest * (ranks - 1)
+        return Cost(2 * (ranks - 1), nbytes)
+
+
+def _round_off_(chunk: Tensor) -> Tensor:
+    """The chunk in bfloat16, as bytes; what rounding took off stays behind, exactly."""
+    rounded = chunk.to(torch.bfloat16)
+    chunk -= rounded
+    return rounded.view(torch.uint8)
+
+
+def _nothing(x: Tensor) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=x.device)

@@ -1,0 +1,7 @@
+"""What a rank remembers between steps."""
+
+from thinwire.feedback.feedback import Feedback, Memory
+from thinwire.feedback.none import Forget
+from thinwire.feedback.residual import Residual
+
+__all__ = ["Feedback", "Forget", "Memory", "Residual"]

@@ -1,0 +1,61 @@
+"""Clocks of simulated ranks: when a message is received, in seconds of the wire alone.
+
+A sender's link is busy for bytes / bandwidth from the moment it sends; the receiver's
+for as long, from one latency later or from when its link is free, whichever is later.
+Collectives are rounds of pairwise messages, and a rank enters a round when it has sent
+and received all of the round before.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thinwire.cost import Link
+
+Array = NDArray[np.float64]
+
+
+class Clocks:
+    """Every rank's clock, and when its incoming link is free again."""
+
+    def __init__(self, size: int, link: Link) -> None:
+        self.link = link
+        self.now: Array = np.zeros(size)
+        self._inbound_free: Array = np.zeros(size)
+
+    def deliver(self, sent_at: float, dst: int, nbytes: int) -> float:
+        """Book a message on the receiver's link; when it is received."""
+        start = max(sent_at + self.link.latency, float(self._inbound_free[dst]))
+        done = start + self.link.transfer(nbytes)
+        self._inbound_free[dst] = done
+        return done
+
+    def wait_until(self, rank: int, time: float) -> None:
+        """A rank that waits for something cannot be earlier than it."""
+        self.now[rank] = max(float(self.now[rank]), time)
+
+    def direct(self, nbytes: NDArray[np.int64]) -> None:
+        """All-to-all, `nbytes[src, dst]` each: in round s rank r sends to r + s."""
+        size = len(self.now)
+        ranks = np.arange(size)
+        for shift in range(1, size):
+            self._round(nbytes[ranks, (ranks + shift) % size], shift)
+
+    def ring(self, chunk: int) -> None:
+        """Ring all-reduce: 2 (P - 1) rounds of one chunk to the next rank."""
+        size = len(self.now)
+        for _ in range(2 * (size - 1)):
+            self._round(np.full(size, chunk), 1)
+
+    def _round(self, outgoing: NDArray[np.int64], shift: int) -> None:
+        incoming = np.roll(outgoing, shift)
+        arrival = np.roll(self.now, shift) + self.link.latency
+        received = np.maximum(arrival, self._inbound_free) + self._transfer(incoming)
+        sent = self.now + self._transfer(outgoing)
+        # Zero bytes of known length are no message: nobody waits for them.
+        real = incoming > 0
+        np.copyto(self._inbound_free, received, where=real)
+        np.maximum(self.now, sent, out=self.now)
+        np.maximum(self.now, received, out=self.now, where=real)
+
+    def _transfer(self, nbytes: NDArray[np.int64]) -> Array:
+        return nbytes / self.link.bandwidth

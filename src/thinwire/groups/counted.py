@@ -1,0 +1,146 @@
+"""Counted: a group that counts rounds and bytes as the cost cards do, and its waits.
+
+An exchange is one round, and one more with 8 bytes where a length travels ahead.
+Gathers and all-to-alls are P - 1 rounds, as many again with lengths. An all-reduce is
+a ring, whose parts share the rounds. What stays on the rank costs nothing.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from thinwire.cost import Cost, ring_all_reduce
+from thinwire.groups.contract import LENGTH_NBYTES
+from thinwire.groups.group import Group, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What went through a group: rounds, bytes each way, and seconds spent inside.
+
+    >>> Traffic(rounds=2, sent=30) - Traffic(rounds=1, sent=10)
+    Traffic(rounds=1, sent=20, received=0, wait=0.0)
+    """
+
+    rounds: int = 0
+    sent: int = 0
+    received: int = 0
+    wait: float = 0.0
+
+    @property
+    def cost(self) -> Cost:
+        """The part that a card states."""
+        return Cost(rounds=self.rounds, nbytes=self.sent)
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(
+            self.rounds + other.rounds,
+            self.sent + other.sent,
+            self.received + other.received,
+            self.wait + other.wait,
+        )
+
+    def __sub__(self, other: "Traffic") -> "Traffic":
+        return self + Traffic(-other.rounds, -other.sent, -other.received, -other.wait)
+
+
+class Counted:
+    """A group around a group. One thread communicates; any may read `traffic`."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._lock = threading.Lock()
+        self._traffic = Traffic()
+
+    @property
+    def rank(self) -> int:
+        return self._group.rank
+
+    @property
+    def size(self) -> int:
+        return self._group.size
+
+    @property
+    def traffic(self) -> Traffic:
+        """All that was counted since the start or the last `reset`."""
+        return self._traffic
+
+    def reset(self) -> Traffic:
+        """Start from zero again; what had been counted."""
+        with self._lock:
+            counted, self._traffic = self._traffic, Traffic()
+        return counted
+
+    def exchange(
+        self,
+        body: Tensor | None,
+        *,
+        dst: int | None,
+        src: int | None,
+        nbytes: int | None,
+    ) -> Tensor | None:
+        with self._waiting():
+            incoming = self._group.exchange(body, dst=dst, src=src, nbytes=nbytes)
+        remote = {dst, src} - {None, self.rank}
+        if remote:
+            ahead = LENGTH_NBYTES if nbytes is None else 0
+            sent = 0 if body is None else body.numel() + ahead
+            received = 0 if incoming is None else incoming.numel() + ahead
+            self._count(Traffic(2 if ahead else 1, sent, received))
+        return incoming
+
+    def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
+        with self._waiting():
+            bodies = self._group.all_gather(body, nbytes=nbytes)
+        self._count_direct([body] * self.size, bodies, ahead=nbytes is None)
+        return bodies
+
+    def all_to_all(
+        self, bodies: Sequence[Tensor], *, nbytes: Sequence[int] | None
+    ) -> list[Tensor]:
+        with self._waiting():
+            incoming = self._group.all_to_all(bodies, nbytes=nbytes)
+        self._count_direct(bodies, incoming, ahead=nbytes is None)
+        return incoming
+
+    def all_reduce_(self, *parts: tuple[Tensor, Op]) -> None:
+        with self._waiting():
+            self._group.all_reduce_(*parts)
+        costs = [ring_all_reduce(tensor.nbytes, self.size) for tensor, _ in parts]
+        nbytes = sum(cost.nbytes for cost in costs)
+        rounds = max((cost.rounds for cost in costs), default=0)
+        self._count(Traffic(rounds, nbytes, nbytes))
+
+    def now(self) -> float:
+        return self._group.now()
+
+    def _count_direct(
+        self, sent: Sequence[Tensor], received: Sequence[Tensor], *, ahead: bool
+    ) -> None:
+        others = self.size - 1
+        lengths = LENGTH_NBYTES * others if ahead else 0
+        self._count(
+            Traffic(
+                rounds=2 * others if ahead else others,
+                sent=self._nbytes_of_others(sent) + lengths,
+                received=self._nbytes_of_others(received) + lengths,
+            )
+        )
+
+    def _nbytes_of_others(self, bodies: Sequence[Tensor]) -> int:
+        return sum(body.numel() for body in bodies) - bodies[self.rank].numel()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        start = self.now()
+        try:
+            yield
+        finally:
+            self._count(Traffic(wait=self.now() - start))
+
+    def _count(self, traffic: Traffic) -> None:
+        with self._lock:
+            self._traffic += traffic

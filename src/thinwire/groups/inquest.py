@@ -1,0 +1,117 @@
+"""Inquest: which rank is to blame for a call that failed.
+
+A backend often knows no more than that a call failed. So every survivor writes a
+report into the store that brought the ranks together, and waits a while for the
+others': whoever does not report is dead or stuck. The store may be gone with its host,
+or hang with it, so it is questioned from a thread that nobody waits for too long.
+"""
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from thinwire.errors import GroupError, PeerError
+
+GRACE_SECONDS = 2.0  # what survivors need to notice a cut connection, on a busy machine
+_POLL_SECONDS = 0.02
+
+
+class Store(Protocol):
+    """The part of a torch.distributed store that is needed here."""
+
+    def set(self, key: str, value: str, /) -> None:
+        """Write a key."""
+        ...
+
+    def check(self, keys: list[str], /) -> bool:
+        """Whether all the keys have been written."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Ranks that did not report, and whether the store could be asked at all."""
+
+    missing: frozenset[int]
+    store_gone: bool = False
+
+
+class Inquest:
+    """One rank's report, and its wait for the others'."""
+
+    def __init__(self, store: Store, rank: int, size: int) -> None:
+        self._store = store
+        self._rank = rank
+        self._missing = set(range(size)) - {rank}
+        self._reported = threading.Event()
+        self._answered = threading.Event()  # the store has told about every rank
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._ask, daemon=True, name="inquest")
+
+    def report(self) -> None:
+        """Tell the others that this rank is alive."""
+        self._thread.start()
+        self._reported.wait(GRACE_SECONDS)
+
+    def findings(self) -> Findings:
+        """Who has not reported after the grace period."""
+        self._over.wait(2 * GRACE_SECONDS)  # longer than the thread needs
+        missing = frozenset(self._missing)
+        return Findings(missing, store_gone=not self._answered.is_set())
+
+    def _ask(self) -> None:
+        try:
+            self._store.set(f"alive/{self._rank}", "1")
+            self._reported.set()
+            deadline = time.monotonic() + GRACE_SECONDS
+            while self._missing and time.monotonic() < deadline:
+                self._discard(self._missing.copy())
+                time.sleep(_POLL_SECONDS)
+        except RuntimeError:  # what a store raises when its host is gone
+            self._answered.clear()
+        finally:
+            self._reported.set()
+            self._over.set()
+
+    def _discard(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            if self._store.check([f"alive/{rank}"]):
+                self._missing.discard(rank)
+        self._answered.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call that failed; `closed` are peers whose connections are known to be gone."""
+
+    call: str
+    seconds: float
+    error: Exception
+    closed: frozenset[int] = frozenset()
+
+
+def verdict(failure: Failure, findings: Findings) -> GroupError:
+    """The error to raise, which names the ranks to blame where there are any.
+
+    >>> failure = Failure("exchange", 5.0, TimeoutError())
+    >>> print(verdict(failure, Findings(frozenset({2}))))  # doctest: +ELLIPSIS
+    rank 2 did not answer within 5 s in exchange (dead or stuck); restart from ...
+    """
+    call, closed, missing = failure.call, failure.closed, findings.missing
+    advice = "restart from the last checkpoint"
+    if findings.store_gone and (0 in closed or not closed):
+        reason = "the store is gone, which rank 0 hosts as a rule"
+        return PeerError(f"{call} failed and {reason}; {advice}", ranks=(0,))
+    # Whoever closed its connections and is alive has reported before it did.
+    named = tuple(sorted(missing & closed or missing))
+    if not named:
+        return GroupError(f"{call} failed, though every rank answers: {failure.error}")
+    ranks = ("rank " if len(named) == 1 else "ranks ") + ", ".join(map(str, named))
+    if missing & closed:
+        what = f"closed the connection in {call} (dead)"
+    else:
+        seconds = f"{failure.seconds:g} s"
+        what = f"did not answer within {seconds} in {call} (dead or stuck)"
+    return PeerError(f"{ranks} {what}; {advice}", ranks=named)

@@ -1,0 +1,160 @@
+"""SimulatedGroup: every rank is a thread of one process, and time is a number.
+
+A packet arrives at sender's clock + latency + bytes / bandwidth; a rank's link is full
+duplex and busy while it sends or receives; computing takes no time. `world.py` says
+why results and clocks do not depend on the scheduler.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from thinwire.cost import Link
+from thinwire.errors import GroupError
+from thinwire.groups import contract
+from thinwire.groups.group import Op
+from thinwire.groups.meetings import AllGather, AllReduce, AllToAll
+from thinwire.groups.world import Message, World
+
+Result = TypeVar("Result")
+
+_IDEAL = Link()
+
+
+def simulate(
+    size: int, body: Callable[["SimulatedGroup"], Result], *, link: Link = _IDEAL
+) -> list[Result]:
+    """Run `body(group)` on each of `size` ranks; what each returned, in rank order.
+
+    If ranks fail, the error of the lowest one that failed by itself is raised again.
+    torch uses one thread per rank meanwhile.
+
+    >>> simulate(3, lambda group: group.rank * group.size)
+    [0, 3, 6]
+    """
+    if size < 1:
+        raise GroupError(f"a group needs at least one rank, not {size}")
+    world = World(size, link)
+    results: dict[int, Result] = {}
+    errors: dict[int, BaseException] = {}
+
+    def live(rank: int) -> None:
+        world.enter(rank)
+        try:
+            results[rank] = body(SimulatedGroup(world, rank))
+        except BaseException as error:  # of any kind: it is raised in simulate()
+            errors[rank] = error
+            world.fail(rank, error)
+        finally:
+            world.leave(rank)
+
+    threads = torch.get_num_threads()
+    try:
+        world.run(live)
+    finally:
+        torch.set_num_threads(threads)
+    if errors:
+        rank = min(errors.keys() - world.told or errors)
+        errors[rank].add_note(f"raised on simulated rank {rank} of {size}")
+        raise errors[rank]
+    world.check_empty()
+    return [results[rank] for rank in range(size)]
+
+
+class SimulatedGroup:
+    """One rank of a simulation, made by `simulate`."""
+
+    def __init__(self, world: World, rank: int) -> None:
+        self._world = world
+        self._rank = rank
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        return self._world.size
+
+    def exchange(
+        self,
+        body: Tensor | None,
+        *,
+        dst: int | None,
+        src: int | None,
+        nbytes: int | None,
+    ) -> Tensor | None:
+        contract.check_exchange(self, body, dst=dst, src=src, nbytes=nbytes)
+        if body is not None and dst == self._rank:
+            return body.clone()
+        outgoing = None
+        if body is not None and dst is not None:
+            outgoing = Message(self._rank, dst, body.clone())
+        if nbytes is None:
+            self._announce(outgoing, src)
+        elif outgoing is not None and outgoing.nbytes == 0:
+            outgoing = None  # no message at all, as on a real network
+        if src is not None and nbytes == 0:
+            self._world.exchange(self._rank, outgoing, None)
+            device = None if body is None else body.device
+            return torch.empty(0, dtype=torch.uint8, device=device)
+        return self._checked(self._world.exchange(self._rank, outgoing, src), nbytes)
+
+    def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
+        contract.check_all_gather(self, body, nbytes)
+        lengths = None if nbytes is None else tuple(nbytes)
+        bodies = self._world.meet(self._rank, AllGather(body.clone(), lengths))
+        return [shared.clone() for shared in bodies]
+
+    def all_to_all(
+        self, bodies: Sequence[Tensor], *, nbytes: Sequence[int] | None
+    ) -> list[Tensor]:
+        contract.check_all_to_all(self, bodies, nbytes)
+        lengths = None if nbytes is None else tuple(nbytes)
+        copies = tuple(body.clone() for body in bodies)
+        return self._world.meet(self._rank, AllToAll(copies, lengths))
+
+    def all_reduce_(self, *parts: tuple[Tensor, Op]) -> None:
+        contract.check_all_reduce(parts)
+        self._world.meet(self._rank, AllReduce(parts))
+
+    def now(self) -> float:
+        return float(self._world.clocks.now[self._rank])
+
+    def spend(self, seconds: float) -> None:
+        """Let this rank's clock run on, as if it had computed for so long."""
+        self._world.clocks.now[self._rank] += seconds
+
+    def _announce(self, outgoing: Message | None, src: int | None) -> None:
+        """Exchange lengths; the body leaves when its length has arrived."""
+        start = self.now()
+        length = None
+        if outgoing is not None:
+            length = Message(outgoing.src, outgoing.dst, None)
+        incoming = self._world.exchange(self._rank, length, src)
+        if incoming is not None and incoming.body is not None:
+            raise GroupError(
+                f"rank {self._rank} expects a length from rank {src}, "
+                f"which sends {incoming.nbytes} bytes without one"
+            )
+        if length is not None:
+            link = self._world.clocks.link
+            arrived = start + link.latency + link.transfer(length.nbytes)
+            self._world.clocks.wait_until(self._rank, arrived)
+
+    def _checked(self, incoming: Message | None, nbytes: int | None) -> Tensor | None:
+        if incoming is None:
+            return None
+        if incoming.body is None:
+            raise GroupError(
+                f"rank {self._rank} expects {nbytes} bytes from rank {incoming.src}, "
+                "which sends a length ahead"
+            )
+        if nbytes not in (None, incoming.nbytes):
+            raise GroupError(
+                f"rank {self._rank} expects {nbytes} bytes from rank {incoming.src}, "
+                f"which sends {incoming.nbytes}"
+            )
+        return incoming.body

@@ -1,0 +1,350 @@
+"""TorchGroup: ranks of torch.distributed, over Gloo or NCCL.
+
+Gathers and all-to-alls send each body straight to each peer, all at once, so that
+lengths may differ (Gloo's own refuse that). All-reduces are the library's.
+
+On Gloo a dead or stuck peer makes every survivor raise a `PeerError` that names it,
+about a timeout after the failure at the latest. A rank that notices reports itself in
+the store and cuts all its connections: that wakes the others, who do the same, and the
+ranks that have not reported are the ones to blame (`inquest.py`). Found by trying on
+torch 2.13: `abort()` wakes nobody, while a receive that times out closes every
+connection of its process group, and posting a receive from a dead peer raises at once.
+
+On NCCL calls do not block the host, so a lost peer is found by its watchdog.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import _get_default_group, _get_default_store
+
+from thinwire.errors import ConfigError, GroupError
+from thinwire.groups import contract
+from thinwire.groups.group import Op
+from thinwire.groups.inquest import Failure, Inquest, verdict
+
+_LARGEST_NBYTES = 1 << 34  # a longer body is a garbled length, not a message
+_PROBE_TAG = 0x7417  # no message has it: a probe never receives anything
+_REDUCE = {
+    Op.SUM: dist.ReduceOp.SUM,
+    Op.MAX: dist.ReduceOp.MAX,
+    Op.OR: dist.ReduceOp.BOR,
+}
+
+
+class TorchGroup:
+    """The ranks of a process group, which stays its owner's; None is the default one.
+
+    `timeout` is how many seconds a call may take before its peers count as stuck; the
+    process group's own where None. Bytes travel on `device` (where an exchange brings
+    no body, they also arrive there); None is the CPU if the backend can, else CUDA.
+    CUDA tensors cross a Gloo group through pinned memory.
+    """
+
+    def __init__(
+        self,
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        timeout: float | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self._process_group = process_group or _get_default_group()
+        backends = _backends(self._process_group)
+        default = "cpu" if "cpu" in backends else "cuda"
+        self._device = torch.device(device if device is not None else default)
+        self._native = backends.get(self._device.type) == "nccl"
+        # The device that the backend itself works on.
+        self._wire = self._device if self._native else torch.device("cpu")
+        self._seconds = _timeout(self._process_group, self._wire, timeout)
+        self._rank = self._process_group.rank()
+        self._size = self._process_group.size()
+        self._deadline = 0.0
+        self._failure: str | None = None
+        if self._native:
+            # NCCL must see all ranks once before some of them exchange messages.
+            self.all_reduce_((torch.zeros(1, device=self._wire), Op.SUM))
+
+    @classmethod
+    def own(
+        cls,
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        timeout: float | None = None,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        """The same ranks in a new process group, whose traffic meets nobody else's.
+
+        All ranks must call this. The new group lives as long as the default one:
+        destroying it earlier would free its name, and the next group of these ranks
+        would take it and find the old one's addresses in the store.
+        """
+        group = process_group or _get_default_group()
+        made = dist.new_group(
+            dist.get_process_group_ranks(group),
+            timeout=None if timeout is None else timedelta(seconds=timeout),
+            backend=dist.get_backend(group),
+            use_local_synchronization=True,
+        )
+        return cls(made, timeout=timeout, device=device)
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def exchange(
+        self,
+        body: Tensor | None,
+        *,
+        dst: int | None,
+        src: int | None,
+        nbytes: int | None,
+    ) -> Tensor | None:
+        contract.check_exchange(self, body, dst=dst, src=src, nbytes=nbytes)
+        if body is not None and dst == self._rank:
+            return body.clone()
+        device = self._device if body is None else body.device
+        outgoing = {} if body is None or dst is None else {dst: self._to_wire(body)}
+        sources = [] if src is None else [src]
+        lengths = None if nbytes is None else dict.fromkeys(sources, nbytes)
+        with self._calling("exchange"):
+            incoming = self._swap(outgoing, sources, lengths)
+        return None if src is None else incoming[src].to(device)
+
+    def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
+        contract.check_all_gather(self, body, nbytes)
+        wired = self._to_wire(body)
+        return self._direct([wired] * self._size, nbytes, body, call="all_gather")
+
+    def all_to_all(
+        self, bodies: Sequence[Tensor], *, nbytes: Sequence[int] | None
+    ) -> list[Tensor]:
+        contract.check_all_to_all(self, bodies, nbytes)
+        wired = [self._to_wire(body) for body in bodies]
+        return self._direct(wired, nbytes, bodies[self._rank], call="all_to_all")
+
+    def all_reduce_(self, *parts: tuple[Tensor, Op]) -> None:
+        contract.check_all_reduce(parts)
+        if self._size == 1:
+            return
+        with self._calling("all_reduce_"):
+            wired = [self._to_wire(tensor) for tensor, _ in parts]
+            works = [
+                self._start(tensor, op)
+                for tensor, (_, op) in zip(wired, parts, strict=True)
+                if not (self._native and op is Op.OR)
+            ]
+            self._wait(works)
+        for moved, (tensor, op) in zip(wired, parts, strict=True):
+            if self._native and op is Op.OR:
+                self._or_(moved)
+            if moved is not tensor:
+                tensor.copy_(moved)
+
+    def begin_all_reduce_(
+        self, tensor: Tensor, done: Callable[[GroupError | None], None]
+    ) -> None:
+        """Start a sum and return; `done` is told how it ended, from another thread."""
+        with self._calling("all_reduce_"):
+            work = self._start(tensor, Op.SUM)
+
+        def finish(future: "torch.futures.Future[list[Tensor]]") -> None:
+            try:
+                future.value()
+            except RuntimeError as error:
+                done(self._fail("all_reduce_", error))
+            else:
+                done(None)
+
+        work.get_future().add_done_callback(finish)
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def _to_wire(self, tensor: Tensor) -> Tensor:
+        """The tensor where the backend can work on it; itself if it is there."""
+        if tensor.device.type == self._wire.type:
+            return tensor.contiguous()
+        if self._wire.type != "cpu":
+            return tensor.to(self._wire).contiguous()
+        pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return pinned.copy_(tensor)
+
+    def _direct(
+        self,
+        outgoing: Sequence[Tensor],
+        nbytes: Sequence[int] | None,
+        own: Tensor,
+        *,
+        call: str,
+    ) -> list[Tensor]:
+        """Every peer's body, in order of rank; `own` is what this rank keeps."""
+        # Starting behind one's own rank spreads the load: nobody is everyone's first.
+        others = [(self._rank + s) % self._size for s in range(1, self._size)]
+        lengths = None if nbytes is None else dict(enumerate(nbytes))
+        with self._calling(call):
+            sent = {dst: outgoing[dst] for dst in others}
+            received = self._swap(sent, others[::-1], lengths)
+        return [
+            own.clone() if src == self._rank else received[src].to(own.device)
+            for src in range(self._size)
+        ]
+
+    def _swap(
+        self,
+        outgoing: Mapping[int, Tensor],
+        sources: Sequence[int],
+        lengths: Mapping[int, int] | None,
+    ) -> dict[int, Tensor]:
+        if lengths is None:
+            lengths = self._swap_lengths(outgoing, sources)
+        incoming = {
+            src: torch.empty(lengths[src], dtype=torch.uint8, device=self._wire)
+            for src in sources
+        }
+        self._transfer(outgoing, incoming)
+        return incoming
+
+    def _swap_lengths(
+        self, outgoing: Mapping[int, Tensor], sources: Sequence[int]
+    ) -> dict[int, int]:
+        ours = {
+            dst: torch.tensor([body.numel()], device=self._wire)
+            for dst, body in outgoing.items()
+        }
+        theirs = {
+            src: torch.empty(1, dtype=torch.int64, device=self._wire) for src in sources
+        }
+        self._transfer(ours, theirs)
+        lengths = {src: int(length) for src, length in theirs.items()}
+        for src, length in lengths.items():
+            if not 0 <= length <= _LARGEST_NBYTES:
+                raise GroupError(f"rank {src} announces a body of {length} bytes")
+        return lengths
+
+    def _transfer(
+        self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]
+    ) -> None:
+        """Send and receive all of these at once; empty ones do not travel."""
+        group = self._process_group
+        transfers = [
+            dist.P2POp(call, tensor, group=group, group_peer=peer)
+            for call, tensors in ((dist.irecv, incoming), (dist.isend, outgoing))
+            for peer, tensor in tensors.items()
+            if tensor.numel() > 0
+        ]
+        if transfers:
+            self._wait(dist.batch_isend_irecv(transfers))
+
+    def _start(self, tensor: Tensor, op: Op) -> dist.Work:
+        # Gloo knows few integer types, and bits are the same in all of them.
+        tensor = tensor.view(-1).view(torch.uint8) if op is Op.OR else tensor
+        group = self._process_group
+        work: dist.Work = dist.all_reduce(
+            tensor, op=_REDUCE[op], group=group, async_op=True
+        )
+        return work
+
+    def _or_(self, tensor: Tensor) -> None:
+        """Bitwise OR where the backend has none: each rank combines one chunk."""
+        flat = tensor.view(-1).view(torch.uint8)
+        chunk = -(-flat.numel() // self._size)
+        padded = flat.new_zeros(chunk * self._size)
+        padded[: flat.numel()] = flat
+        lengths = [chunk] * self._size
+        pieces = self.all_to_all(torch.split(padded, chunk), nbytes=lengths)
+        own = pieces[0]
+        for piece in pieces[1:]:
+            own.bitwise_or_(piece)
+        whole = torch.cat(self.all_gather(own, nbytes=lengths))
+        flat.copy_(whole[: flat.numel()])
+
+    def _wait(self, works: Sequence[dist.Work]) -> None:
+        for work in works:
+            if self._native:
+                work.wait()  # with a timeout it would block the host
+            else:
+                left = max(self._deadline - time.monotonic(), 0.001)
+                work.wait(timedelta(seconds=left))
+
+    @contextmanager
+    def _calling(self, call: str) -> Iterator[None]:
+        if self._failure is not None:
+            raise GroupError(f"the group is unusable since {self._failure}")
+        self._deadline = time.monotonic() + self._seconds
+        try:
+            yield
+        except RuntimeError as error:  # every error of torch.distributed is one
+            raise self._fail(call, error) from error
+
+    def _fail(self, call: str, error: RuntimeError) -> GroupError:
+        self._failure = f"{call} failed: {error}"
+        return self._explain(call, error)
+
+    def _explain(self, call: str, error: RuntimeError) -> GroupError:
+        # A receive that timed out has closed all connections: they prove nothing then.
+        timed_out = time.monotonic() >= self._deadline
+        closed, probes = self._probe()
+        prefix = f"thinwire/{self._process_group.group_name}"
+        store = PrefixStore(prefix, _get_default_store())
+        inquest = Inquest(store, self._rank, self._size)
+        inquest.report()
+        self._cut(probes)
+        blamed = frozenset() if timed_out else closed
+        failure = Failure(call, self._seconds, error, blamed)
+        return verdict(failure, inquest.findings())
+
+    def _probe(self) -> tuple[frozenset[int], list[dist.Work]]:
+        """Peers without a connection, and receives that wait on the others'."""
+        closed, probes = set(), []
+        others = () if self._native else set(range(self._size)) - {self._rank}
+        for peer in others:
+            room = torch.empty(1, dtype=torch.uint8)
+            group = self._process_group
+            try:
+                probe = dist.irecv(room, group_src=peer, group=group, tag=_PROBE_TAG)
+            except RuntimeError:
+                closed.add(peer)
+            else:
+                probes += [probe] if probe is not None else []
+        return frozenset(closed), probes
+
+    def _cut(self, probes: Sequence[dist.Work]) -> None:
+        """Close all connections, so that whoever waits for this rank stops."""
+        if self._native:
+            self._process_group.abort()
+        for probe in probes[:1]:
+            with suppress(RuntimeError):  # this time-out closes them
+                probe.wait(timedelta(milliseconds=1))
+
+
+def _backends(group: dist.ProcessGroup) -> dict[str, str]:
+    """Which backend serves each type of device."""
+    config = dist.get_backend_config(group)
+    backends = dict(pair.split(":") for pair in config.split(","))
+    unknown = set(backends.values()) - {"gloo", "nccl"}
+    if unknown:
+        raise ConfigError(f"process groups use gloo or nccl, not {', '.join(unknown)}")
+    return backends
+
+
+def _timeout(
+    group: dist.ProcessGroup, device: torch.device, timeout: float | None
+) -> float:
+    if timeout is None:
+        options = group._get_backend(device).options  # noqa: SLF001 (no public way)
+        default: timedelta = options._timeout  # noqa: SLF001
+        return default.total_seconds()
+    if timeout <= 0:
+        raise ConfigError(f"a timeout must be positive, not {timeout}")
+    return timeout

@@ -1,0 +1,1 @@
+"""Adapters between reducers and training frameworks."""

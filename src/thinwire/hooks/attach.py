@@ -1,0 +1,92 @@
+"""attach: from a DDP model and a name to sparse gradients, in one line."""
+
+import os
+from datetime import timedelta
+from typing import Any, get_args
+
+from torch import nn
+from torch.distributed import ProcessGroup
+
+from thinwire import catalog
+from thinwire.codecs import Codec
+from thinwire.collectives import Dense
+from thinwire.errors import ConfigError
+from thinwire.feedback import Feedback
+from thinwire.hooks.ddp import Scaler, Scope, State, hook, report
+from thinwire.hooks.inspection import check_model, check_wrapped
+from thinwire.reducers import OnNonfinite, Pipeline
+
+
+def attach(
+    model: nn.Module,
+    method: str,
+    *,
+    density: float = 0.01,
+    scope: Scope = "bucket",
+    codec: str | Codec | None = None,
+    feedback: str | Feedback = "residual",
+    warmup: catalog.WarmupSteps = 0,
+    min_size: int = 0,
+    grad_scaler: Scaler | None = None,
+    process_group: ProcessGroup | None = None,
+    on_nonfinite: OnNonfinite = "propagate",
+    timeout: float | timedelta | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> State:
+    """Reduce this DDP model's gradients with a named method from now on.
+
+    All ranks call it together, with the same arguments; a bad argument or a difference
+    is an error on every rank, before anything has changed.
+
+    Args:
+        model: A model wrapped in DistributedDataParallel, without a hook yet.
+        method: What `thinwire methods` lists.
+        density: The fraction of the gradient that is kept, above 0 and at most 1.
+        scope: "bucket" reduces DDP's buckets while the backward pass goes on; "model"
+            reduces the whole gradient at once, when the last bucket is there.
+        codec: How lists become bytes; the method's default where None.
+        feedback: "residual" remembers what was not sent; "none" forgets it.
+        warmup: Steps to run dense at first, or (dense steps, steps of a density ramp).
+        min_size: Units of fewer elements are reduced densely.
+        grad_scaler: The GradScaler in use, so that residuals follow its scale.
+        process_group: The ranks to reduce over; DDP's own where None.
+        on_nonfinite: "propagate" gives every rank NaN where any rank's gradient is not
+            finite; "zero" gives zeros; "unchecked" does not look.
+        timeout: Seconds until a silent peer is an error; DDP's group's where None.
+        seed: For methods that draw random numbers.
+        **options: The method's own options.
+
+    """
+    ddp = check_wrapped(model)
+    try:
+        check_model(ddp)
+        if scope not in get_args(Scope):
+            raise ConfigError(f"scope is {scope!r}: choose 'bucket' or 'model'")
+        reducer = catalog.reducer(
+            method,
+            density=density,
+            codec=codec,
+            feedback=feedback,
+            warmup=warmup,
+            min_size=min_size,
+            on_nonfinite=on_nonfinite,
+            seed=seed,
+            **options,
+        )
+    except ConfigError as problem:
+        # The other ranks are about to compare settings: tell them, or they would wait.
+        report(problem, ddp, process_group)
+        raise
+    if os.environ.get("THINWIRE", "") == "dense":
+        reducer = Pipeline(Dense(), on_nonfinite=on_nonfinite)
+    state = State(
+        ddp,
+        reducer,
+        scope=scope,
+        grad_scaler=grad_scaler,
+        process_group=process_group,
+        timeout=timeout.total_seconds() if isinstance(timeout, timedelta) else timeout,
+    )
+    ddp.register_comm_hook(state, hook)
+    return state

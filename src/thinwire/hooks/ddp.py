@@ -1,0 +1,365 @@
+"""The DDP communication hook: one reducer behind DistributedDataParallel.
+
+    state = State(model, reducer)
+    model.register_comm_hook(state, hook)
+
+`thinwire.attach` does both from names. Communication runs on one background thread
+with a process group of its own, so that it overlaps with the backward pass; a failure
+there is raised from `backward`, with its own type.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal, NoReturn, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
+from torch.autograd import Variable
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from thinwire.codecs import Timed
+from thinwire.collectives import Dense
+from thinwire.cost import ring_all_reduce
+from thinwire.errors import AgreementError, ConfigError, GroupError, TornError
+from thinwire.groups import Counted, Op, Traffic
+from thinwire.groups.torch import TorchGroup
+from thinwire.hooks import agreement, checkpoint
+from thinwire.hooks.backward import Arrival
+from thinwire.hooks.engine import Engine
+from thinwire.hooks.inspection import settings_of, sparse_names, trained_parameters
+from thinwire.hooks.units import Names, Units
+from thinwire.layout import Layout
+from thinwire.reducers import Pipeline
+from thinwire.reducers import State as UnitState
+
+logger = logging.getLogger(__name__)
+
+Scope = Literal["bucket", "model"]
+
+_PHASES = {
+    "guard": ("magnitudes",),
+    "accumulate": ("accumulate_",),
+    "select": ("select", "split"),
+    "encode": ("encode", "decode"),
+    "merge": ("merge_add", "add_at_", "subtract_at_", "gather"),
+    "write": ("scatter_",),
+}
+
+
+class Scaler(Protocol):
+    """The part of a GradScaler that matters here."""
+
+    def get_scale(self) -> float: ...
+
+
+def hook(state: "State", bucket: GradBucket) -> Future[Tensor]:
+    """The function that DDP calls with every bucket."""
+    return state.arrive(bucket)
+
+
+def report(
+    problem: ConfigError,
+    model: DistributedDataParallel,
+    process_group: dist.ProcessGroup | None = None,
+) -> NoReturn:
+    """Raise a problem on every rank, where the others construct their `State`."""
+    device = next(model.parameters()).device
+    group = TorchGroup(process_group or model.process_group, device=device)
+    agreement.compare_settings(group, {}, problem, device)
+    raise problem
+
+
+class State:
+    """A reducer at work for one DDP model, and what its user may ask of it.
+
+    All ranks construct it together; they compare settings, and a difference is an
+    error on every one of them before anything has changed.
+    """
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        reducer: Pipeline,
+        *,
+        scope: Scope = "bucket",
+        grad_scaler: Scaler | None = None,
+        process_group: dist.ProcessGroup | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self._process_group = process_group or model.process_group
+        self._parameters = trained_parameters(model)
+        self._device = next(iter(self._parameters.values())).device
+        self._reducer = reducer
+        self._scaler = grad_scaler
+        agreement.compare_settings(
+            TorchGroup(self._process_group, device=self._device),
+            settings_of(model, reducer, scope, scaled=grad_scaler is not None),
+            None,
+            self._device,
+        )
+        rows = sparse_names(model.module)
+        self._has_rows = bool(rows)
+        layout = Layout.of((n, p) for n, p in self._parameters.items() if n not in rows)
+        self._transport = TorchGroup.own(
+            self._process_group, timeout=timeout, device=self._device
+        )
+        self._group = Counted(self._transport)
+        self._engine = Engine(
+            self._group,
+            Units(reducer, layout, self._device),
+            whole_model=scope == "model",
+            per_name=bool(model.find_unused_parameters or model.static_graph),
+            device=self._device,
+        )
+        self._names = {id(p): name for name, p in self._parameters.items()}
+        self._bucket_names: dict[tuple[int, ...], Names] = {}
+        self._in_backward = True
+        self._refusal: TornError | None = None
+        self._direct_traffic = Traffic()
+        self._flushed = False
+        if not self._may_be_direct:
+            _ = self._engine.units.states  # a state dict then has all its keys at once
+        if self._group.rank == 0:
+            logger.info("%s on %d ranks, scope %r", reducer, self._group.size, scope)
+
+    def arrive(self, bucket: GradBucket) -> Future[Tensor]:
+        """Take a bucket from DDP and promise its mean."""
+        if bucket.index() == 0:
+            self._start()
+        arrival = Arrival(
+            self._names_in(bucket),
+            bucket.buffer(),
+            last=bucket.is_last(),
+            future=Future(devices=self._future_devices),
+            ready=self._event(),
+        )
+        if self._refusal is not None:
+            arrival.future.set_result(arrival.buffer)
+        elif self._direct:
+            self._all_reduce_directly(arrival)
+        else:
+            self._engine.take(arrival, raises=not self._in_backward)
+        return arrival.future
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state: tensors (sharing memory) and scalars, for `torch.save`.
+
+        Save it on every rank, each in a file of its own: residuals differ. After
+        `flush()` rank 0's serves all.
+        """
+        self._engine.drain()
+        density = self._reducer.collective.density
+        entries = {
+            **checkpoint.dump(self._engine.units),
+            **({} if density is None else {"density": density}),
+            "passes": self._engine.passes,
+            "skipped": self._engine.skipped,
+            "flushed": self._flushed or not self._engine.units.remember,
+        }
+        key = checkpoint.key_of(self._group.rank, self._group.size)
+        return {"version": checkpoint.FORMAT, key: entries}
+
+    def load_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        *,
+        residual: checkpoint.Residual = "keep",
+    ) -> None:
+        """Go on from what `state_dict` returned on this rank.
+
+        `residual="drop"` accepts another rank's or another size's and starts without
+        residuals. Nothing changes if this raises.
+        """
+        self._engine.drain()
+        rank, size = self._group.rank, self._group.size
+        entries = checkpoint.entries_for(state_dict, rank, size, residual)
+        units = self._engine.units
+        checkpoint.check_names(entries, units, residual)
+        reducer = self._reducer
+        if "density" in entries and reducer.collective.density is not None:
+            reducer = _with_density(reducer, float(entries["density"]))
+        checkpoint.fill(units, entries, residual)
+        self._reducer = reducer
+        self._engine.restart(int(entries["passes"]), int(entries["skipped"]))
+        self._flushed = bool(entries["flushed"]) or residual == "drop"
+
+    def flush(self) -> None:
+        """Deliver every residual: its mean is added to `.grad`, and forgotten.
+
+        One dense all-reduce, made by all ranks together: right after the last
+        `backward`, before the optimizer steps (and before a GradScaler unscales); or
+        before a change of method or of the number of workers.
+        """
+        self._engine.drain()
+        if self._engine.units.remember:
+            for state in self._engine.units.states:
+                self._deliver_all(state)
+        if self._may_be_direct:
+            self._engine.units.forget()
+        self._flushed = True
+
+    def check_replicas(self) -> None:
+        """Compare parameter checksums over all ranks; raise where replicas differ."""
+        self._engine.drain()
+        agreement.compare_replicas(self._group, self._parameters, self._device)
+
+    @property
+    def density(self) -> float | None:
+        """The fraction kept. Set it on every rank before the same step."""
+        return self._reducer.collective.density
+
+    @density.setter
+    def density(self, density: float) -> None:
+        reducer = _with_density(self._reducer, density)
+        if reducer.on_nonfinite == "unchecked":
+            # The guard, which would notice a difference, does not run: compare now.
+            self._engine.drain()
+            notes = agreement.gather_notes(
+                self._group, {"density": density}, self._device
+            )
+            if any(note != notes[0] for note in notes):
+                raise AgreementError(f"ranks set different densities: {notes}")
+        self._reducer = reducer
+
+    def metrics(self) -> dict[str, float]:
+        """Counters since the start, as plain floats.
+
+        Bytes and rounds are this rank's; milliseconds are of the communication thread:
+        `wait_ms` inside the group, `encode_ms` in the codec, the others in kernels.
+        """
+        self._engine.drain()
+        engine = self._engine
+        traffic = self._group.traffic + self._direct_traffic
+        seconds = engine.stopwatch
+        return {
+            "steps": float(engine.passes),
+            "skipped_steps": float(engine.skipped),
+            "bytes_sent": float(traffic.sent),
+            "bytes_received": float(traffic.received),
+            "rounds": float(traffic.rounds),
+            "wait_ms": 1e3 * traffic.wait,
+            **{
+                f"{phase}_ms": 1e3 * sum(seconds.get(name, 0.0) for name in names)
+                for phase, names in _PHASES.items()
+            },
+            "density": self.density or 1.0,
+            "kept_density": engine.kept,
+            "residual_norm": _norm(engine.units),
+        }
+
+    def _start(self) -> None:
+        """A new backward pass: its end will raise whatever goes wrong in it."""
+        self._in_backward = _at_end_of_backward(self._raise_error)
+        self._refusal = None
+        try:
+            self._engine.refuse_if_torn()
+        except TornError as refusal:
+            if not self._in_backward:
+                raise
+            self._refusal = refusal
+            return
+        self._flushed = False
+        if not self._direct:
+            scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
+            self._engine.begin(self._timed(self._reducer), scale)
+
+    def _raise_error(self) -> None:
+        error = self._refusal or self._engine.error
+        if error is not None:
+            raise error
+
+    @property
+    def _may_be_direct(self) -> bool:
+        """Whether the reducer is plain DDP, as long as nothing is remembered."""
+        reducer = self._reducer
+        return (
+            isinstance(reducer.collective, Dense)
+            and reducer.on_nonfinite != "zero"
+            and not self._has_rows
+        )
+
+    @property
+    def _direct(self) -> bool:
+        return self._may_be_direct and not self._engine.units.remember
+
+    def _all_reduce_directly(self, arrival: Arrival) -> None:
+        """What plain DDP does, to the bit: divide, then the library's all-reduce."""
+        buffer = arrival.buffer
+        cost = ring_all_reduce(buffer.nbytes, self._group.size)
+        self._direct_traffic += Traffic(cost.rounds, cost.nbytes, cost.nbytes)
+        self._engine.passes += arrival.last
+
+        def done(error: GroupError | None) -> None:
+            if error is not None:
+                self._engine.fail(error)
+            arrival.future.set_result(buffer)
+
+        # The division first, as DDP does, so that half precision does not overflow.
+        self._transport.begin_all_reduce_(buffer.div_(self._group.size), done)
+
+    def _deliver_all(self, unit: UnitState) -> None:
+        x = unit.memory.x
+        self._group.all_reduce_((x, Op.SUM))
+        scale = unit.memory.scale if self._scaler is None else self._scaler.get_scale()
+        x.mul_(scale / unit.memory.scale).div_(self._group.size)
+        for name, mean in unit.layout.views(x).items():
+            parameter = self._parameters[name]
+            if parameter.grad is None:
+                parameter.grad = mean.to(parameter.dtype, copy=True)
+            else:
+                parameter.grad.add_(mean)
+        x.zero_()
+        unit.memory.scale = scale
+
+    def _timed(self, reducer: Pipeline) -> Pipeline:
+        if reducer.codec is None:
+            return reducer
+        return replace(reducer, codec=Timed(reducer.codec, self._engine.stopwatch))
+
+    def _names_in(self, bucket: GradBucket) -> Names:
+        key = tuple(map(id, bucket.parameters()))
+        if key not in self._bucket_names:
+            self._bucket_names[key] = tuple(self._names[each] for each in key)
+        return self._bucket_names[key]
+
+    @property
+    def _future_devices(self) -> list[int | str | torch.device] | None:
+        return [self._device] if self._device.type == "cuda" else None
+
+    def _event(self) -> torch.cuda.Event | None:
+        if self._device.type != "cuda":
+            return None
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+
+def _with_density(reducer: Pipeline, density: float) -> Pipeline:
+    return replace(reducer, collective=reducer.collective.with_density(density))
+
+
+def _norm(units: Units) -> float:
+    squares = [
+        torch.linalg.vector_norm(state.memory.x).item() ** 2
+        for state in (units.states if units.remember else ())
+        if state.memory.saved
+    ]
+    return float(sum(squares) ** 0.5)
+
+
+def _at_end_of_backward(callback: Callable[[], None]) -> bool:
+    """Call back when this backward pass is over; False where none is under way.
+
+    DDP queues its own last callback after the last bucket, so ours queues itself once
+    more to come after it: DDP is then ready for another pass even if we raise.
+    """
+    engine = Variable._execution_engine  # noqa: SLF001 - there is no public way in
+    try:
+        engine.queue_callback(lambda: engine.queue_callback(callback))
+    except RuntimeError:  # joined ranks shadow the others' passes outside of backward
+        return False
+    return True

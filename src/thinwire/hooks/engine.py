@@ -1,0 +1,164 @@
+"""Engine: the communication thread's side of a hook, one backward pass after another.
+
+It knows units, plans and failures; it does not know DDP. Every method that touches the
+units runs on the courier's thread or after `drain`.
+"""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import torch
+
+from thinwire import kernels
+from thinwire.errors import AgreementError, TornError
+from thinwire.groups import Group
+from thinwire.hooks.backward import Arrival, Backward
+from thinwire.hooks.courier import Courier
+from thinwire.hooks.units import Names, Plan, Units
+from thinwire.reducers import Pipeline
+
+# DDP redraws its buckets after a process's first step. Two steps with one unit give
+# every run, resumed after the first step or not, the same units at the same step.
+SETTLE_AT = 2
+
+
+class Engine:
+    """Runs passes in order and remembers what they came to."""
+
+    def __init__(
+        self,
+        group: Group,
+        units: Units,
+        *,
+        whole_model: bool,
+        per_name: bool,
+        device: torch.device,
+    ) -> None:
+        self.group = group
+        self.units = units
+        self.stopwatch: kernels.Stopwatch = {}
+        self.passes = 0
+        self.skipped = 0
+        self.kept = 0.0
+        self.torn: BaseException | None = None
+        self.error: BaseException | None = None
+        self._whole_model = whole_model
+        self._per_name = per_name
+        self._courier = Courier()
+        cuda = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
+        self._plan: Plan | None = None
+        self._pass: Backward | None = None
+        self._passes_here = 0
+
+    def begin(self, reducer: Pipeline, scale: float) -> None:
+        """Open a backward pass; its arrivals follow."""
+        self._courier.submit(lambda: self._open(reducer, scale))
+
+    def take(self, arrival: Arrival, *, raises: bool) -> None:
+        """Reduce a bucket in its turn and complete its future.
+
+        With `raises`, a failure is put into the future; else it waits in `error`.
+        """
+        self._courier.submit(lambda: self._guarded(arrival, raises=raises))
+
+    def drain(self) -> None:
+        """Wait until everything that was begun is over, and refuse a torn state."""
+        self._courier.drain()
+        self.refuse_if_torn()
+
+    def fail(self, error: BaseException) -> None:
+        """Note a failure: the state is torn unless all ranks refused alike."""
+        self.error = error
+        if isinstance(error, AgreementError):
+            self.torn = None
+        else:
+            self.torn = error
+
+    def refuse_if_torn(self) -> None:
+        """A reduction that raised is over, and so is what it was working on."""
+        if self.torn is not None:
+            raise TornError(
+                "an earlier reduction failed half-way, so this rank's residuals are "
+                "not to be trusted: restart every rank from the last checkpoint. The "
+                f"failure was: {self.torn!r}"
+            ) from self.torn
+
+    def restart(self, passes: int, skipped: int) -> None:
+        """Go on from a checkpoint, whose units are in place already."""
+        self.passes, self.skipped = passes, skipped
+        self._plan = None
+
+    def _open(self, reducer: Pipeline, scale: float) -> None:
+        self.error = None
+        unsettled = not self.units.settled and self.passes >= SETTLE_AT
+        self._pass = Backward(
+            reducer,
+            self.group,
+            self.units,
+            plan=None if unsettled else self._plan,
+            choose=self._choose,
+            scale=scale,
+            per_name=self._per_name,
+        )
+        # Torn from before the first message until after the last.
+        self.torn = InterruptedError("a backward pass did not run to its end")
+
+    def _guarded(self, arrival: Arrival, *, raises: bool) -> None:
+        if self.error is None:
+            self._try(arrival)
+        if self.error is not None and raises:
+            arrival.future.set_exception(self.error)  # type: ignore[arg-type]
+        elif self.error is not None or arrival.last:
+            self._complete(arrival)
+
+    def _try(self, arrival: Arrival) -> None:
+        stream = self._stream
+        try:
+            with (
+                torch.no_grad(),
+                kernels.watched(self.stopwatch),
+                nullcontext() if stream is None else torch.cuda.stream(stream),
+            ):
+                if stream is not None and arrival.ready is not None:
+                    stream.wait_event(arrival.ready)
+                self._add(arrival)
+                if stream is not None:
+                    stream.synchronize()
+        except BaseException as error:  # of any kind: raised again from backward
+            self.fail(error)
+
+    def _add(self, arrival: Arrival) -> None:
+        current = self._pass
+        if current is None:
+            raise RuntimeError("a bucket arrived before its backward pass began")
+        current.add(arrival)
+        if arrival.last:
+            self._close(current)
+
+    def _close(self, current: Backward) -> None:
+        self._plan = current.plan
+        self.passes += 1
+        self._passes_here += 1
+        self.skipped += not current.finite
+        if current.finite and self.units.layout.size:
+            self.kept = current.delivered / self.units.layout.size
+        self.torn = None
+
+    def _complete(self, arrival: Arrival) -> None:
+        """DDP reads results when the last future is done: complete them all then."""
+        waiting = self._pass.arrivals if self._pass is not None else []
+        for each in {id(each): each for each in (*waiting, arrival)}.values():
+            if not each.future.done():
+                each.future.set_result(each.buffer)
+
+    def _choose(self, buckets: Sequence[Names]) -> Plan:
+        units = self.units
+        fresh = self._passes_here == 0
+        if not units.settled and self.passes >= SETTLE_AT and not fresh:
+            known = set(units.layout.names)
+            groups = [names for names in buckets if known.issuperset(names)]
+            if self._whole_model and groups:
+                groups = [tuple(name for names in groups for name in names)]
+            units.settle(groups)
+        return Plan.draw(units.layouts, buckets)

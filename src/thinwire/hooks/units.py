@@ -1,0 +1,138 @@
+"""Units of reduction: which parameters are reduced together, and what they remember.
+
+DDP redraws its buckets after the first step, in every process anew, a resumed one too.
+Results must not depend on that, so the units are ours: every parameter together in the
+first two steps, from then on the buckets DDP has settled on (or all of them in one),
+for good and across checkpoints. A `Plan` says which pieces of which buckets make up a
+unit, and with which bucket its last piece arrives.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from thinwire.layout import Layout
+from thinwire.reducers import Pipeline
+from thinwire.reducers import State as UnitState
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Elements `start` to `stop` of a bucket."""
+
+    bucket: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How units are made of buckets: their spans, and what each bucket completes."""
+
+    buckets: tuple[Names, ...]
+    spans: tuple[tuple[Span, ...], ...]
+    completes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def draw(cls, units: Sequence[Layout], buckets: Sequence[Names]) -> "Plan":
+        """Find every unit's pieces; neighbours in a bucket become one span."""
+        sizes = {
+            name: high - low
+            for unit in units
+            for name, low, high in zip(
+                unit.names, unit.offsets, unit.offsets[1:], strict=False
+            )
+        }
+        where: dict[str, Span] = {}
+        for number, names in enumerate(buckets):
+            start = 0
+            for name in names:
+                stop = start + sizes.get(name, 0)
+                where[name] = Span(number, start, stop)
+                start = stop
+        spans = tuple(_joined([where[name] for name in unit.names]) for unit in units)
+        completes: list[list[int]] = [[] for _ in buckets]
+        for unit, pieces in enumerate(spans):
+            completes[max(span.bucket for span in pieces)].append(unit)
+        return cls(tuple(buckets), spans, tuple(map(tuple, completes)))
+
+
+class Units:
+    """The units, and the reducer's state of each, made when first needed."""
+
+    def __init__(self, reducer: Pipeline, layout: Layout, device: torch.device) -> None:
+        self.layout = layout
+        self.settled = False
+        self.layouts = [layout] if layout.names else []
+        self._reducer = reducer
+        self._device = device
+        self._states: list[UnitState] | None = None
+
+    @property
+    def states(self) -> list[UnitState]:
+        """The state of each unit, in order."""
+        if self._states is None:
+            self._states = [self._init(layout) for layout in self.layouts]
+        return self._states
+
+    @property
+    def remember(self) -> bool:
+        """Whether anything was ever remembered: states exist."""
+        return self._states is not None
+
+    def forget(self) -> None:
+        """Give up the states and their memory."""
+        self._states = None
+
+    def settle(self, groups: Sequence[Names]) -> None:
+        """Make these the units for good, carrying over what every name remembers."""
+        self.regroup(groups)
+        self.settled = True
+
+    def regroup(self, groups: Sequence[Names]) -> None:
+        """Draw the units anew."""
+        shapes = dict(zip(self.layout.names, self.layout.shapes, strict=True))
+        layouts = [
+            Layout(tuple(names), tuple(shapes[name] for name in names))
+            for names in groups
+        ]
+        if self._states is not None:
+            self._states = self._carried_over(self._states, layouts)
+        self.layouts = layouts
+
+    def vectors(self) -> dict[str, dict[str, torch.Tensor]]:
+        """What is remembered: by kind, then by parameter, sharing memory."""
+        found: dict[str, dict[str, torch.Tensor]] = {}
+        for state in self._states or []:
+            for kind, vector in state.memory.saved.items():
+                found.setdefault(kind, {}).update(state.layout.views(vector))
+        return found
+
+    def _init(self, layout: Layout) -> UnitState:
+        return self._reducer.init(layout, self._device)
+
+    def _carried_over(
+        self, old: Sequence[UnitState], layouts: Sequence[Layout]
+    ) -> list[UnitState]:
+        held = self.vectors()
+        states = [self._init(layout) for layout in layouts]
+        for state in states:
+            state.memory.scale, state.step = old[0].memory.scale, old[0].step
+            for kind, vector in state.memory.saved.items():
+                for name, view in state.layout.views(vector).items():
+                    view.copy_(held[kind][name])
+        return states
+
+
+def _joined(spans: Sequence[Span]) -> tuple[Span, ...]:
+    joined = [spans[0]]
+    for span in spans[1:]:
+        last = joined[-1]
+        if (span.bucket, span.start) == (last.bucket, last.stop):
+            joined[-1] = Span(last.bucket, last.start, span.stop)
+        else:
+            joined.append(span)
+    return tuple(joined)

@@ -1,0 +1,201 @@
+"""Primitives on raw tensors, entered here by name, run by the tensor's device.
+
+Every primitive appears under its name in the PyTorch profiler, and in the `Stopwatch`
+of whoever asked for one with `watched`: that is all the timing there is in the stages
+above. `thinwire.kernels.reference` states what each primitive means; a fast backend
+must return the same bits.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from time import perf_counter
+from types import ModuleType
+
+from torch import Tensor
+from torch.profiler import record_function
+
+from thinwire.kernels.blocks import Block, contiguous_blocks, interleaved_blocks
+from thinwire.kernels.marker import Marker
+
+__all__ = [
+    "Block",
+    "Marker",
+    "Sparse",
+    "Stopwatch",
+    "accumulate_",
+    "add_at_",
+    "contiguous_blocks",
+    "gather",
+    "interleaved_blocks",
+    "magnitudes",
+    "merge_add",
+    "scatter_",
+    "select",
+    "split",
+    "strictly_increasing",
+    "subtract_at_",
+    "watched",
+]
+
+Sparse = tuple[Tensor, Tensor]
+Stopwatch = dict[str, float]
+
+_stopwatch: ContextVar[Stopwatch | None] = ContextVar("stopwatch", default=None)
+
+
+@contextmanager
+def watched(stopwatch: Stopwatch) -> Iterator[None]:
+    """Add the seconds of each primitive this thread enters to `stopwatch`."""
+    token = _stopwatch.set(stopwatch)
+    try:
+        yield
+    finally:
+        _stopwatch.reset(token)
+
+
+def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:
+    """Largest |v| in each `vector[bounds[i] : bounds[i + 1]]`; NaN is infinity.
+
+    >>> import torch
+    >>> v = torch.tensor([1.0, -3.0, float("nan"), 0.5])
+    >>> magnitudes(v, torch.tensor([0, 2, 3, 3, 4])).tolist()
+    [3.0, inf, 0.0, 0.5]
+    """
+    with _entered("magnitudes"):
+        return _backend(vector).magnitudes(vector, bounds)  # type: ignore[no-any-return]
+
+
+def accumulate_(
+    x: Tensor,
+    grad: Tensor,
+    *,
+    offset: int = 0,
+    scale: float = 1.0,
+    marker: Marker | None = None,
+) -> None:
+    """`x = x * scale + grad` from `offset` on; `grad` is left all zero.
+
+    With a `marker`, candidates for selection are marked in the same pass.
+    """
+    with _entered("accumulate_"):
+        _backend(x).accumulate_(x, grad, offset=offset, scale=scale, marker=marker)
+
+
+def select(
+    x: Tensor,
+    k: int,
+    *,
+    block: Block | None = None,
+    marker: Marker | None = None,
+    number: int = 0,
+) -> Sparse:
+    """The `k` largest |v| of a block, ties to the smaller index, indices ascending.
+
+    Indices count within the block. `number` says which of the marker's blocks it is.
+
+    >>> import torch
+    >>> i, v = select(torch.tensor([1.0, -2.0, 2.0, 0.0]), 2)
+    >>> i.tolist(), v.tolist()
+    ([1, 2], [-2.0, 2.0])
+    """
+    if marker is not None:
+        block = marker.blocks[number]
+    elif block is None:
+        block = Block.whole(x.numel())
+    with _entered("select"):
+        return _backend(x).select(x, k, block=block, marker=marker, number=number)  # type: ignore[no-any-return]
+
+
+def merge_add(
+    left: Tensor, left_values: Tensor, right: Tensor, right_values: Tensor
+) -> Sparse:
+    """The sum of two sparse lists, indices strictly increasing in all three."""
+    with _entered("merge_add"):
+        return _backend(left).merge_add(left, left_values, right, right_values)  # type: ignore[no-any-return]
+
+
+def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
+    """The `k` entries of largest |v| (ties to the smaller index), and the others."""
+    with _entered("split"):
+        return _backend(values).split(indices, values, k)  # type: ignore[no-any-return]
+
+
+def gather(x: Tensor, indices: Tensor, *, block: Block | None = None) -> Tensor:
+    """What `x` holds at these elements of the block."""
+    with _entered("gather"):
+        return _backend(x).gather(x, indices, block=block or Block.whole(x.numel()))  # type: ignore[no-any-return]
+
+
+def add_at_(
+    x: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    block: Block | None = None,
+    marker: Marker | None = None,
+    number: int = 0,
+) -> None:
+    """`x[indices] += values` in a block; with a marker, those elements are marked."""
+    if marker is not None:
+        block = marker.blocks[number]
+    block = block or Block.whole(x.numel())
+    with _entered("add_at_"):
+        _backend(x).add_at_(
+            x, indices, values, block=block, marker=marker, number=number
+        )
+
+
+def subtract_at_(
+    x: Tensor, indices: Tensor, values: Tensor, *, block: Block | None = None
+) -> None:
+    """`x[indices] -= values` in a block."""
+    with _entered("subtract_at_"):
+        _backend(x).subtract_at_(
+            x, indices, values, block=block or Block.whole(x.numel())
+        )
+
+
+def scatter_(
+    out: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    block: Block | None = None,
+    divisor: float = 1.0,
+) -> None:
+    """`out[indices] = values / divisor` in a block, rounded to the dtype of `out`."""
+    with _entered("scatter_"):
+        _backend(out).scatter_(
+            out,
+            indices,
+            values,
+            block=block or Block.whole(out.numel()),
+            divisor=divisor,
+        )
+
+
+def strictly_increasing(indices: Tensor, size: int) -> bool:
+    """Whether these are valid indices of a sparse list over `size` elements."""
+    with _entered("strictly_increasing"):
+        return _backend(indices).strictly_increasing(indices, size)  # type: ignore[no-any-return]
+
+
+def _backend(tensor: Tensor) -> ModuleType:
+    if tensor.device.type == "cpu":
+        from thinwire.kernels import cpu
+
+        return cpu
+    from thinwire.kernels import reference
+
+    return reference
+
+
+@contextmanager
+def _entered(name: str) -> Iterator[None]:
+    stopwatch = _stopwatch.get()
+    start = perf_counter()
+    with record_function(f"thinwire::{name}"):
+        yield
+    if stopwatch is not None:
+        stopwatch[name] = stopwatch.get(name, 0.0) + perf_counter() - start

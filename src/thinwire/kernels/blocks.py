@@ -1,0 +1,75 @@
+"""A block of a flat vector as four plain integers, so kernels can work in place."""
+
+from typing import NamedTuple
+
+
+class Block(NamedTuple):
+    """Element j of the block is element `start + (j // chunk) * stride + j % chunk`.
+
+    A contiguous block is one chunk; interleaved blocks deal chunks of the vector to
+    the blocks in turn, and only the last chunk of the vector may be short.
+
+    >>> b = Block(start=2, chunk=2, stride=6, length=5)
+    >>> [b.position(j) for j in range(b.length)]
+    [2, 3, 8, 9, 14]
+    """
+
+    start: int
+    chunk: int
+    stride: int
+    length: int
+
+    @classmethod
+    def whole(cls, size: int) -> "Block":
+        """The whole of a vector of `size` elements."""
+        return cls(0, max(size, 1), max(size, 1), size)
+
+    def position(self, j: int) -> int:
+        """Where element `j` of the block lies in the vector."""
+        return self.start + (j // self.chunk) * self.stride + j % self.chunk
+
+    def before(self, position: int) -> int:
+        """How many elements of the block lie before this place in the vector.
+
+        >>> b = Block(start=2, chunk=2, stride=6, length=5)
+        >>> [b.before(p) for p in (0, 2, 3, 4, 8, 9, 99)]
+        [0, 0, 1, 2, 2, 3, 5]
+        """
+        chunks, within = divmod(max(position - self.start, 0), self.stride)
+        return min(chunks * self.chunk + min(within, self.chunk), self.length)
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the block is one run of neighbours."""
+        return self.length <= self.chunk
+
+
+def contiguous_blocks(size: int, count: int) -> tuple[Block, ...]:
+    """`count` contiguous blocks whose lengths differ by at most one.
+
+    >>> [b.length for b in contiguous_blocks(10, 4)]
+    [3, 3, 2, 2]
+    """
+    short, longer = divmod(size, count)
+    blocks = []
+    start = 0
+    for i in range(count):
+        length = short + (i < longer)
+        blocks.append(Block(start, max(length, 1), max(length, 1), length))
+        start += length
+    return tuple(blocks)
+
+
+def interleaved_blocks(size: int, count: int, chunk: int) -> tuple[Block, ...]:
+    """`count` blocks that take chunks of `chunk` elements in turn.
+
+    >>> [b.length for b in interleaved_blocks(10, 2, 3)]
+    [6, 4]
+    """
+    full, tail = divmod(size, chunk)
+    blocks = []
+    for i in range(count):
+        length = (full // count + (i < full % count)) * chunk
+        length += tail if full % count == i else 0
+        blocks.append(Block(i * chunk, chunk, count * chunk, length))
+    return tuple(blocks)

@@ -1,0 +1,200 @@
+# ruff: noqa: D103, because the front door documents each function.
+"""The kernels on a processor: one pass of the speed of an add, then sparse work only.
+
+What each function means is said by `thinwire.kernels.reference`, whose bits these
+return. Vectors are contiguous; indices are strictly increasing, which is not checked
+(see `strictly_increasing`). An index outside its block raises `IndexError`, the entries
+before it already done.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from thinwire.kernels import cpu_dense, cpu_lists, cpu_select, reference
+from thinwire.kernels.blocks import Block
+from thinwire.kernels.cpu_search import Marks, Place, search
+from thinwire.kernels.cpu_threads import share_out
+from thinwire.kernels.marker import SLACK, Marker
+
+Sparse = tuple[Tensor, Tensor]
+
+# What is not float32 or bfloat16 is converted so many elements at a time, in the cache.
+_PIECE = 1 << 16
+_NO_WORDS = np.empty(0, np.int64)
+
+
+def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:
+    if vector.dtype not in (torch.float32, torch.bfloat16):
+        return reference.magnitudes(vector, bounds)
+    wide = vector.dtype == torch.float32
+    bits = vector.view(torch.int32 if wide else torch.uint16)
+    peaks = torch.empty(len(bounds) - 1, dtype=torch.int64)
+    cpu_dense.peaks(_array(bits), _array(bounds.long()), _array(peaks))
+    largest = (peaks if wide else peaks << 16).to(torch.int32).view(torch.float32)
+    return largest.nan_to_num_(nan=float("inf"), posinf=float("inf"))
+
+
+def accumulate_(
+    x: Tensor, grad: Tensor, *, offset: int, scale: float, marker: Marker | None
+) -> None:
+    end = offset + grad.numel()
+    if not 0 <= offset <= end <= x.numel():
+        raise ValueError(
+            f"elements {offset} to {end} are not in a vector of {x.numel()}"
+        )
+    if grad.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(f"a gradient is float32, bfloat16 or float16: {grad.dtype}")
+    if marker is not None and not marker.describes(x.numel()):
+        marker.forget()
+        marker = None
+    if marker is not None:
+        marker.cover(offset, end)
+    if grad.dtype != torch.float16 and grad.is_contiguous():
+        _accumulate(x, grad, offset, scale, marker)
+        return
+    for start in range(0, grad.numel(), _PIECE):
+        piece = grad[start : start + _PIECE].to(torch.float32, copy=True).contiguous()
+        _accumulate(x, piece, offset + start, scale, marker)
+    grad.zero_()
+
+
+def _accumulate(
+    x: Tensor, grad: Tensor, offset: int, scale: float, marker: Marker | None
+) -> None:
+    bits = grad if grad.dtype == torch.float32 else grad.view(torch.uint16)
+    given = (_array(x), offset, _array(bits), np.float32(scale))
+    low, high = offset, offset + grad.numel()
+    if marker is None:
+        run = partial(cpu_dense.accumulate, *given)
+        share_out(run, low, high, boundary=lambda position: position)
+        return
+    thresholds = marker.thresholds.view(torch.int32)
+    marks = (marker.bitmap, marker.starts, marker.firsts, thresholds)
+    layout = (*map(_array, marks), marker.chunk)
+    run = partial(cpu_dense.accumulate_and_mark, *layout, *given)
+    share_out(run, low, high, boundary=marker.word_boundary)
+
+
+def select(
+    x: Tensor, k: int, *, block: Block, marker: Marker | None, number: int
+) -> Sparse:
+    if not 0 <= k <= block.length:
+        raise ValueError(f"cannot select {k} of {block.length} elements")
+    place = _place(x, block)
+    dtype = torch.int32 if block.length < 2**31 else torch.int64
+    indices, values = torch.empty(k, dtype=dtype), torch.empty(k)
+    if marker is None:
+        marks = Marks(np.empty(-(-block.length // 64), np.int64), -1, SLACK)
+    else:
+        marks = _marks(marker, number)
+        marker.spend(number)
+    if k > 0:
+        hint, missed = search(place, k, marks, _array(indices), _array(values))
+        if marker is not None:
+            marker.hints[number] = float(np.int32(hint).view(np.float32))
+            marker.slack[number] = _next_slack(marks.slack, missed=missed)
+    return indices, values
+
+
+def _marks(marker: Marker, number: int) -> Marks:
+    words = _array(marker.bitmap)[marker.offsets[number] : marker.offsets[number + 1]]
+    known = marker.valid[number]
+    threshold = int(marker.thresholds[number].view(torch.int32)) if known else -1
+    return Marks(words, threshold, marker.slack[number])
+
+
+def _next_slack(slack: float, *, missed: bool) -> float:
+    return min(2 * slack, 3.0) if missed else max(0.95 * slack, SLACK)
+
+
+def merge_add(
+    left: Tensor, left_values: Tensor, right: Tensor, right_values: Tensor
+) -> Sparse:
+    nnz = len(left) + len(right)
+    indices, values = torch.empty(nnz, dtype=left.dtype), torch.empty(nnz)
+    lists = (left, left_values, right, right_values, indices, values)
+    nnz = cpu_lists.merge_add(*map(_array, lists))
+    return indices[:nnz], values[:nnz]
+
+
+def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
+    k = min(k, len(values))
+    if k <= 0 or k == len(values):
+        every, none = (indices.clone(), values.clone()), (indices[:0], values[:0])
+        return (every, none) if k else (none, every)
+    kept = torch.empty(k, dtype=indices.dtype), torch.empty(k)
+    rest = len(values) - k
+    dropped = torch.empty(rest, dtype=indices.dtype), torch.empty(rest)
+    lists = map(_array, (indices, values, *kept, *dropped))
+    cpu_select.partition(k, *lists)
+    return kept, dropped
+
+
+def gather(x: Tensor, indices: Tensor, *, block: Block) -> Tensor:
+    values = torch.empty(len(indices), dtype=x.dtype)
+    _check(cpu_lists.gather(*_place(x, block), _array(indices), _array(values)), block)
+    return values
+
+
+def add_at_(
+    x: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    block: Block,
+    marker: Marker | None,
+    number: int,
+) -> None:
+    words = _NO_WORDS if marker is None else _marks(marker, number).words
+    given = (_array(indices), _array(values), np.float32(1), words)
+    _check(cpu_lists.add_at(*_place(x, block), *given), block)
+
+
+def subtract_at_(x: Tensor, indices: Tensor, values: Tensor, *, block: Block) -> None:
+    given = (_array(indices), _array(values), np.float32(-1), _NO_WORDS)
+    _check(cpu_lists.add_at(*_place(x, block), *given), block)
+
+
+def scatter_(
+    out: Tensor, indices: Tensor, values: Tensor, *, block: Block, divisor: float
+) -> None:
+    quotient = values if divisor == 1.0 else values / divisor
+    bits, rounded = out, quotient.to(out.dtype)
+    if out.dtype != torch.float32:
+        bits, rounded = out.view(torch.uint16), rounded.view(torch.uint16)
+    given = (_array(indices), _array(rounded))
+    _check(cpu_lists.scatter(*_place(bits, block), *given), block)
+
+
+def strictly_increasing(indices: Tensor, size: int) -> bool:
+    if len(indices) == 0:
+        return True
+    inside = int(indices[0]) >= 0 and int(indices[-1]) < size
+    return inside and bool(cpu_lists.strictly_increasing(_array(indices)))
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    if not tensor.is_contiguous():
+        raise ValueError("a kernel works on contiguous tensors: call .contiguous()")
+    array: NDArray[Any] = tensor.detach().view(-1).numpy()
+    return array
+
+
+def _place(x: Tensor, block: Block) -> Place:
+    if block.length and block.position(block.length - 1) >= x.numel():
+        raise ValueError(f"{block} does not lie in a vector of {x.numel()} elements")
+    array = _array(x)
+    if block.contiguous:
+        rounded = max(-(-block.length // 64) * 64, 64)
+        return Place(array, block.start, rounded, rounded, block.length)
+    return Place(array, *block)
+
+
+def _check(inside: bool, block: Block) -> None:  # noqa: FBT001
+    if not inside:
+        raise IndexError(f"an index lies outside a block of {block.length} elements")

@@ -1,0 +1,148 @@
+# mypy: disallow-untyped-decorators=False
+"""Loops over sparse lists: merge two, read and write a block's elements.
+
+About 5 ns an entry where the vector is cold, 1 ns where it is not. An index outside its
+block is never followed: the loop stops and answers False.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
+
+Floats = NDArray[np.float32]
+Bits = NDArray[np.int64]
+Indices = NDArray[Any]
+
+
+@kernel
+def merge_add(
+    left: Indices,
+    left_values: Floats,
+    right: Indices,
+    right_values: Floats,
+    indices: Indices,
+    values: Floats,
+) -> int:
+    """The sum of two ascending lists; answers how long it is."""
+    i = 0
+    j = 0
+    n = 0
+    # -0.0 is what changes nothing when added, not even the sign of a zero.
+    nothing = np.float32(-0.0)
+    while i < len(left) and j < len(right):
+        a = left[i]
+        b = right[j]
+        from_left = a <= b
+        from_right = b <= a
+        u = left_values[i]
+        v = right_values[j]
+        indices[n] = a if from_left else b
+        values[n] = (u if from_left else nothing) + (v if from_right else nothing)
+        i += from_left
+        j += from_right
+        n += 1
+    while i < len(left):
+        indices[n] = left[i]
+        values[n] = left_values[i]
+        i += 1
+        n += 1
+    while j < len(right):
+        indices[n] = right[j]
+        values[n] = right_values[j]
+        j += 1
+        n += 1
+    return n
+
+
+# Inside a chunk, position minus index is constant. Indices ascend, so the division
+# that finds the chunk is made once a chunk.
+
+
+@kernel
+def gather(
+    x: Floats,
+    start: int,
+    chunk: int,
+    stride: int,
+    length: int,
+    indices: Indices,
+    values: Floats,
+) -> bool:
+    """`values = x[indices]`."""
+    first = end = shift = 0
+    for i in range(len(indices)):
+        j: Any = np.int64(indices[i])
+        if j < first or j >= end:
+            if j < 0 or j >= length:
+                return False
+            first = j // chunk * chunk
+            end = min(first + chunk, length)
+            shift = start + j // chunk * (stride - chunk)
+        values[i] = x[j + shift]
+    return True
+
+
+@kernel
+def scatter(
+    out: NDArray[Any],
+    start: int,
+    chunk: int,
+    stride: int,
+    length: int,
+    indices: Indices,
+    values: NDArray[Any],
+) -> bool:
+    """`out[indices] = values`."""
+    first = end = shift = 0
+    for i in range(len(indices)):
+        j: Any = np.int64(indices[i])
+        if j < first or j >= end:
+            if j < 0 or j >= length:
+                return False
+            first = j // chunk * chunk
+            end = min(first + chunk, length)
+            shift = start + j // chunk * (stride - chunk)
+        out[j + shift] = values[i]
+    return True
+
+
+@kernel
+def add_at(
+    x: Floats,
+    start: int,
+    chunk: int,
+    stride: int,
+    length: int,
+    indices: Indices,
+    values: Floats,
+    sign: Any,
+    words: Bits,
+) -> bool:
+    """`x[indices] += sign * values`, marked in `words` unless that is empty."""
+    first = end = shift = 0
+    marking = len(words) > 0
+    for i in range(len(indices)):
+        j: Any = np.int64(indices[i])
+        if j < first or j >= end:
+            if j < 0 or j >= length:
+                return False
+            first = j // chunk * chunk
+            end = min(first + chunk, length)
+            shift = start + j // chunk * (stride - chunk)
+        x[j + shift] += sign * values[i]
+        if marking:
+            words[j >> 6] |= np.int64(1) << (j & 63)
+    return True
+
+
+@kernel
+def strictly_increasing(indices: Indices) -> bool:
+    """Whether every index is larger than the one before."""
+    falls = 0
+    for i in range(1, len(indices)):
+        falls += indices[i] <= indices[i - 1]
+    return falls == 0

@@ -1,0 +1,105 @@
+"""Find a threshold that enough elements of a block reach, and select among those.
+
+Marks made while accumulating are tried first. If fewer than k elements reach their
+threshold, a lower one is taken from a sample and the block is marked again in a reading
+pass (0.3 ns an element). The lowest threshold is the smallest magnitude above zero:
+below it there are only zeros, all equal, of which the first ones are taken. So every
+search ends, and with the same result whatever the thresholds were.
+"""
+
+import threading
+from math import sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thinwire.kernels import cpu_dense, cpu_select
+from thinwire.kernels.marker import SLACK
+
+# The smallest magnitude above zero, and half an octave, as differences of bits.
+_LEAST = 1
+_HALF_OCTAVE = 1 << 22
+# Blocks up to this length are not worth a sample: all their elements are looked at.
+_SMALL = 4096
+_NEIGHBOURS = 16
+# Room for candidates that a thread keeps for its next selection: 32 MB at most.
+_KEPT = 1 << 22
+
+_kept = threading.local()
+
+
+class Place(NamedTuple):
+    """A block of an array: its chunk a multiple of 64 if it is in one piece."""
+
+    x: NDArray[np.float32]
+    start: int
+    chunk: int
+    stride: int
+    length: int
+
+
+class Marks(NamedTuple):
+    """Room for a bit per element; the threshold they were made with, or -1; aim."""
+
+    words: NDArray[np.int64]
+    threshold: int
+    slack: float
+
+
+def search(
+    place: Place, k: int, marks: Marks, indices: NDArray[Any], values: NDArray[Any]
+) -> tuple[int, bool]:
+    """Write the `k > 0` largest. Answers the next threshold, and if marks were few."""
+    words, threshold, slack = marks
+    goal = min(place.length, k + int(slack * k + 4 * sqrt(k)))
+    attempts = 0
+    while True:
+        if threshold < 0 or attempts > 0:
+            lower = _estimate(place, k << 2 * max(attempts - 1, 0))
+            threshold = lower if threshold < 0 else min(lower, threshold - 1)
+            threshold = max(threshold, _LEAST)
+            cpu_dense.mark(*place, words, threshold)
+        room = _room(cpu_select.count(words), indices.dtype)
+        count, kth, reached = cpu_select.choose(
+            *place[:-1], words, threshold, k, goal, *room, indices, values
+        )
+        attempts += 1
+        if count >= k:
+            break
+        if threshold <= _LEAST:
+            cpu_select.choose_with_zeros(*place, k - count, indices, values)
+            return _LEAST, False
+    if not reached:
+        # Elements lie about as densely below the threshold as above it.
+        per_element = (kth - threshold) / max(count - k, 1)
+        reached = int(kth - per_element * (goal - k))
+    lowest = kth - int(_HALF_OCTAVE * slack / SLACK)
+    return max(min(reached, kth), lowest, _LEAST), marks.threshold >= 0 and attempts > 1
+
+
+def _room(size: int, dtype: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """Scratch for candidates: kept, because fresh memory costs a fault every 4 kB."""
+    room = getattr(_kept, "room", None)
+    if room is None or len(room[0]) < size or room[0].dtype != dtype:
+        room = np.empty(size, dtype), np.empty(size, np.float32)
+        if size <= _KEPT:
+            _kept.room = room
+    return room
+
+
+def _estimate(place: Place, k: int) -> int:
+    """A threshold that at least `k` elements reach, if a sample tells the truth."""
+    length = place.length
+    if length <= _SMALL or k >= length // 2:
+        return _LEAST
+    size = max(_SMALL, min(1000 * length // k, length // 8))
+    found = np.empty(size - size % _NEIGHBOURS, np.float32)
+    cpu_select.sample(*place, found)
+    rank = k * len(found) / length
+    # Four standard deviations of the number of sampled elements that reach it.
+    rank += 4 * sqrt(rank) + 1
+    if rank >= len(found):
+        return _LEAST
+    kth, _ = cpu_select.kth_magnitude(found, int(rank))
+    return int(kth)

@@ -1,0 +1,112 @@
+"""Candidate marks: the bits that let selection skip a second dense pass."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from thinwire.kernels.blocks import Block, interleaved_blocks
+
+# A hint is put where this much more than what is selected will reach it.
+SLACK = 0.3
+
+
+@dataclass(slots=True)
+class Marker:
+    """For each block of a vector a hint, and room for one bit per element.
+
+    `accumulate_` sets the bit of every element whose magnitude is at least its block's
+    hint; `select` then looks at marked elements only. Selection is exact whatever the
+    hints are (too few marks mean a second look at the block), so nothing here needs
+    saving: a hint never changes a result.
+
+    Block b owns the words `offsets[b]` to `offsets[b + 1]` of `bitmap`; element j of
+    the block is bit j % 64 of its word j // 64. A hint below zero means "none yet".
+    `valid[b]` says that the marks of block b describe the vector as it is now: that
+    accumulation covered the whole block since it was last selected from. Between the
+    two, only `add_at_` with this marker may change the block; whoever changes it in
+    another way calls `forget`.
+    """
+
+    blocks: tuple[Block, ...]
+    hints: Tensor = field(init=False)
+    bitmap: Tensor = field(init=False)
+    offsets: tuple[int, ...] = field(init=False)
+    valid: list[bool] = field(init=False)
+    # What the marks of a block were made with; its hint may have changed since.
+    thresholds: Tensor = field(init=False)
+    # How much more than k the next hint aims at; more after too few were marked.
+    slack: list[float] = field(init=False)
+    # How the blocks lie: one after the other (0), dealt in chunks of so many elements,
+    # or in another way (-1), which is not marked while accumulating.
+    chunk: int = field(init=False)
+    starts: Tensor = field(init=False)
+    firsts: Tensor = field(init=False)
+    _covered: list[int] = field(init=False)
+    _pieces: list[tuple[int, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hints = torch.full((len(self.blocks),), -1.0)
+        self.thresholds = torch.full((len(self.blocks),), -1.0)
+        self.slack = [SLACK] * len(self.blocks)
+        self.offsets = (0,)
+        for block in self.blocks:
+            self.offsets += (self.offsets[-1] + -(-block.length // 64),)
+        self.bitmap = torch.zeros(self.offsets[-1], dtype=torch.int64)
+        self.chunk = _dealt(self.blocks)
+        ends = [block.start + block.length for block in self.blocks]
+        self.starts = torch.tensor([0, *ends])
+        self.firsts = torch.tensor(self.offsets[:-1])
+        self.forget()
+
+    def forget(self) -> None:
+        """The vector has changed: no mark describes it any more."""
+        self.valid = [False] * len(self.blocks)
+        self._covered = [0] * len(self.blocks)
+        self._pieces = []
+
+    def spend(self, number: int) -> None:
+        """Block `number` was selected from and will change: its marks are void."""
+        self.valid[number] = False
+        self._covered[number] = 0
+
+    def cover(self, low: int, high: int) -> None:
+        """The elements `low` to `high` of the vector are being marked.
+
+        Pieces that do not overlap add up to one accumulation of the vector; a piece
+        that was there before begins a new one.
+        """
+        if any(low < end and start < high for start, end in self._pieces):
+            self.forget()
+        self._pieces.append((low, high))
+        hints = self.hints.tolist()
+        for b, block in enumerate(self.blocks):
+            if self._covered[b] == 0:
+                self.thresholds[b] = hints[b]
+            self._covered[b] += block.before(high) - block.before(low)
+            known = float(self.thresholds[b]) >= 0
+            self.valid[b] = known and self._covered[b] == block.length
+
+    def describes(self, size: int) -> bool:
+        """Whether accumulation can mark: known blocks that make up the vector."""
+        return self.chunk >= 0 and size == sum(block.length for block in self.blocks)
+
+    def word_boundary(self, position: int) -> int:
+        """The last place up to `position` where no word of marks is begun."""
+        if self.chunk > 0:
+            return position - position % 64 if self.chunk % 64 == 0 else 0
+        start = max(b.start for b in self.blocks if b.start <= position)
+        return position - (position - start) % 64
+
+
+def _dealt(blocks: tuple[Block, ...]) -> int:
+    end = 0
+    for block in blocks:
+        if not block.contiguous or block.start != end:
+            break
+        end += block.length
+    else:
+        return 0
+    size = sum(block.length for block in blocks)
+    chunk = blocks[0].chunk
+    return chunk if blocks == interleaved_blocks(size, len(blocks), chunk) else -1

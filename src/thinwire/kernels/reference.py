@@ -1,0 +1,126 @@
+# ruff: noqa: D103, because the front door documents each function.
+"""Every kernel in plain torch with a stable sort: slow, obvious, right on any device.
+
+The oracle that the fast backends are tested against, and what runs on a device that
+has no backend of its own yet.
+"""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from thinwire.kernels.blocks import Block
+from thinwire.kernels.marker import Marker
+
+Sparse = tuple[Tensor, Tensor]
+
+
+def positions(indices: Tensor, block: Block) -> Tensor:
+    """Where the block's elements lie in the vector, as int64."""
+    local = indices.long()
+    if block.contiguous:
+        return local + block.start
+    return block.start + (local // block.chunk) * block.stride + local % block.chunk
+
+
+def magnitude_bits(values: Tensor) -> Tensor:
+    """Integers in the order of |v|: NaN above infinity, -0.0 equal to 0.0."""
+    return values.contiguous().view(torch.int32) & 0x7FFFFFFF
+
+
+def by_magnitude(values: Tensor) -> Tensor:
+    """The order of selection: larger |v| first, then smaller index."""
+    return torch.sort(magnitude_bits(values), descending=True, stable=True).indices
+
+
+def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:
+    edges = bounds.tolist()
+    result = torch.zeros(len(edges) - 1, device=vector.device)
+    for i, (low, high) in enumerate(pairwise(edges)):
+        if low < high:
+            result[i] = vector[low:high].float().abs().max()
+    return result.nan_to_num_(nan=float("inf"), posinf=float("inf"))
+
+
+def accumulate_(
+    x: Tensor, grad: Tensor, *, offset: int, scale: float, marker: Marker | None
+) -> None:
+    part = x[offset : offset + grad.numel()]
+    if scale != 1.0:
+        part.mul_(scale)
+    part.add_(grad)
+    grad.zero_()
+    if marker is not None:
+        # The reference selects by sorting, so it marks nothing.
+        marker.valid = [False] * len(marker.blocks)
+
+
+def select(
+    x: Tensor, k: int, *, block: Block, marker: Marker | None, number: int
+) -> Sparse:
+    del marker, number
+    every = torch.arange(block.length, device=x.device)
+    values = x[positions(every, block)]
+    indices = by_magnitude(values)[:k].sort().values
+    return _index_dtype(indices, block.length), values[indices]
+
+
+def merge_add(
+    left: Tensor, left_values: Tensor, right: Tensor, right_values: Tensor
+) -> Sparse:
+    both = torch.cat([left, right])
+    indices, slot = torch.unique(both, return_inverse=True)
+    # Left first, then right, each without duplicates: one addition at most per slot.
+    # What only the right lists is added to -0.0, which changes nothing, not even -0.0.
+    values = torch.full((len(indices),), -0.0, device=both.device)
+    values[slot[: len(left)]] = left_values
+    values[slot[len(left) :]] += right_values
+    return indices, values
+
+
+def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
+    order = by_magnitude(values)
+    kept, dropped = order[:k].sort().values, order[k:].sort().values
+    return (indices[kept], values[kept]), (indices[dropped], values[dropped])
+
+
+def gather(x: Tensor, indices: Tensor, *, block: Block) -> Tensor:
+    return x[positions(indices, block)]
+
+
+def add_at_(
+    x: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    block: Block,
+    marker: Marker | None,
+    number: int,
+) -> None:
+    if marker is not None:
+        marker.valid[number] = False
+    x[positions(indices, block)] += values
+
+
+def subtract_at_(x: Tensor, indices: Tensor, values: Tensor, *, block: Block) -> None:
+    x[positions(indices, block)] -= values
+
+
+def scatter_(
+    out: Tensor, indices: Tensor, values: Tensor, *, block: Block, divisor: float
+) -> None:
+    # A tensor, because CUDA multiplies by the reciprocal of a number.
+    quotient = values / torch.tensor(divisor, dtype=values.dtype, device=values.device)
+    out[positions(indices, block)] = quotient.to(out.dtype)
+
+
+def strictly_increasing(indices: Tensor, size: int) -> bool:
+    if len(indices) == 0:
+        return True
+    ascending = bool((indices[1:] > indices[:-1]).all())
+    return ascending and int(indices[0]) >= 0 and int(indices[-1]) < size
+
+
+def _index_dtype(indices: Tensor, size: int) -> Tensor:
+    return indices.to(torch.int32 if size < 2**31 else torch.int64)

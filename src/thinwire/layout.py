@@ -1,0 +1,71 @@
+"""Layout: the named pieces that a flat vector is made of."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from thinwire.errors import ConfigError
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes, in the order in which they lie in the flat vector.
+
+    >>> layout = Layout(("w", "b"), ((2, 3), (3,)))
+    >>> layout.size, layout.offsets
+    (9, (0, 6, 9))
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, named: Iterable[tuple[str, Tensor]]) -> "Layout":
+        """The layout of named tensors; refuses what float32 cannot represent.
+
+        >>> Layout.of([("steps", torch.zeros(2, dtype=torch.int64))])
+        Traceback (most recent call last):
+        thinwire.errors.ConfigError: 'steps' is torch.int64: thinwire reduces ...
+        """
+        names, shapes = [], []
+        for name, tensor in named:
+            if tensor.dtype not in DTYPES:
+                raise ConfigError(
+                    f"{name!r} is {tensor.dtype}: thinwire reduces float32, bfloat16 "
+                    "and float16 gradients, in float32. Convert the parameter (for "
+                    "example with model.float()) or freeze it"
+                )
+            names.append(name)
+            shapes.append(tuple(tensor.shape))
+        return cls(tuple(names), tuple(shapes))
+
+    @classmethod
+    def flat(cls, size: int) -> "Layout":
+        """One unnamed vector of `size` elements."""
+        return cls(("",), ((size,),))
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each piece starts, and where the last one ends."""
+        counts = (torch.Size(shape).numel() for shape in self.shapes)
+        return tuple(accumulate(counts, initial=0))
+
+    @property
+    def size(self) -> int:
+        """Elements in all."""
+        return self.offsets[-1]
+
+    def views(self, vector: Tensor) -> dict[str, Tensor]:
+        """The pieces of a flat vector by name, in their shapes, sharing its memory."""
+        edges = zip(self.offsets, self.offsets[1:], strict=False)
+        pieces = (vector[low:high] for low, high in edges)
+        return {
+            name: piece.view(shape)
+            for name, shape, piece in zip(self.names, self.shapes, pieces, strict=True)
+        }

@@ -1,0 +1,72 @@
+"""Finite first: before anything is accumulated, the ranks agree that they may.
+
+One tiny all-reduce with MAX carries the largest |g| of every rank (NaN counts as
+infinity) and whatever else must be alike everywhere. It costs a reading pass over the
+gradient and 2(P-1) rounds of a few bytes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from thinwire import kernels
+from thinwire.cost import Cost, ring_all_reduce
+from thinwire.errors import AgreementError
+from thinwire.groups import Group, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the ranks found: is the gradient finite, and which segments are in use.
+
+    `used[i]` is False where segment i is zero on every rank.
+    """
+
+    finite: bool
+    used: Tensor
+
+
+def agree(
+    grad: Sequence[Tensor],
+    bounds: Sequence[Tensor],
+    group: Group,
+    claims: Mapping[str, float],
+) -> Verdict:
+    """Compare notes before a reduction.
+
+    `bounds` gives the edges of the segments of each piece; `claims` are settings that
+    every rank must hold alike, by name.
+    """
+    peaks = [
+        kernels.magnitudes(piece, edges)
+        for piece, edges in zip(grad, bounds, strict=True)
+    ]
+    held = torch.tensor(list(claims.values()), dtype=torch.float64)
+    note = torch.cat([*(peak.cpu().double() for peak in peaks), held, -held])
+    note = note.to(grad[0].device if grad else "cpu")
+    group.all_reduce_((note, Op.MAX))
+    segments = len(note) - 2 * len(claims)
+    lengths = [segments, len(claims), len(claims)]
+    largest, highest, lowest = torch.split(note.cpu(), lengths)
+    _compare(claims, highest.tolist(), (-lowest).tolist())
+    finite = isfinite(largest.max().item()) if segments else True
+    return Verdict(finite, largest > 0)
+
+
+def cost(segments: int, claims: int, ranks: int) -> Cost:
+    """The guard's card."""
+    return ring_all_reduce(8 * (segments + 2 * claims), ranks)
+
+
+def _compare(
+    claims: Mapping[str, float], highest: Sequence[float], lowest: Sequence[float]
+) -> None:
+    for name, high, low in zip(claims, highest, lowest, strict=True):
+        if high != low:
+            raise AgreementError(
+                f"ranks disagree on {name}: from {low} to {high} (here "
+                f"{claims[name]}); set it alike on every rank before the same step"
+            )

@@ -1,0 +1,233 @@
+"""A gradient in, its average out: a guard and four statements."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from thinwire import kernels
+from thinwire.channel import Channel
+from thinwire.codecs import Codec
+from thinwire.collectives import Collective, Total
+from thinwire.collectives import State as CollectiveState
+from thinwire.cost import Cost
+from thinwire.errors import ConfigError
+from thinwire.feedback import Feedback, Memory, Residual
+from thinwire.groups import Group
+from thinwire.layout import DTYPES, Layout
+from thinwire.reducers import guard
+from thinwire.sparse import SparseVector
+
+OnNonfinite = Literal["propagate", "zero", "unchecked"]
+
+
+@dataclass(slots=True)
+class State:
+    """All that one unit of reduction remembers, and how many steps it took part in."""
+
+    layout: Layout
+    memory: Memory
+    collective: CollectiveState
+    step: int = 0
+    room: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Guard, accumulate, reduce, settle, write the mean.
+
+    `on_nonfinite` says what every rank's result is when any rank's gradient has an
+    infinity or a NaN: NaN (`"propagate"`, so that a GradScaler skips the step on all
+    ranks alike), zeros (`"zero"`), or whatever comes of it (`"unchecked"`: no check).
+    """
+
+    collective: Collective
+    codec: Codec | None = None
+    feedback: Feedback = field(default_factory=Residual)
+    on_nonfinite: OnNonfinite = "propagate"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.collective.coded and self.codec is None:
+            raise ConfigError(f"{self.collective} sends lists: it needs a codec")
+        if not self.collective.coded and self.codec is not None:
+            raise ConfigError(
+                f"{self.collective} reduces dense buffers and sends no lists: leave "
+                f"the codec out (here {self.codec})"
+            )
+        if self.on_nonfinite not in ("propagate", "zero", "unchecked"):
+            raise ConfigError(
+                f"on_nonfinite is {self.on_nonfinite!r}: choose 'propagate', 'zero' or "
+                "'unchecked'"
+            )
+
+    def init(self, layout: Layout, device: torch.device | str = "cpu") -> State:
+        """The state of one unit of reduction."""
+        memory = self.feedback.init(layout, torch.device(device))
+        return State(layout, memory, self.collective.init(layout))
+
+    def reduce_(
+        self,
+        grad: Sequence[Tensor],
+        group: Group,
+        state: State,
+        *,
+        scale: float = 1.0,
+        per_name: bool = False,
+    ) -> Total | None:
+        """Replace a gradient by its mean over all ranks, in place.
+
+        `grad` is made of flat pieces that follow one another in the order of the
+        layout. Returns the mean as it was delivered, or None where the step was not
+        finite; nothing has then been accumulated. `scale` is the loss scale the
+        gradient carries. With `per_name`, names of the layout whose gradient is zero
+        on every rank take no part and keep what they remember.
+        """
+        _check_pieces(grad, state.layout)
+        verdict = None
+        if self.on_nonfinite != "unchecked" or per_name:
+            bounds = _bounds(grad, state.layout, per_name=per_name)
+            verdict = guard.agree(grad, bounds, group, self._claims(scale))
+            if not verdict.finite and self.on_nonfinite != "unchecked":
+                self.spoil_(grad)
+                return None
+        asleep = () if verdict is None or not per_name else _asleep(verdict, state)
+        x = self.feedback.accumulate(
+            grad, state.memory, self.collective.marker(state.collective), scale=scale
+        )
+        channel = Channel(group, self.codec, state.step, self.seed)
+        with _hidden(x, asleep):
+            total = self.collective.all_reduce_(
+                x, channel, state.collective, lambda: _room(grad, state)
+            )
+        self.feedback.settle(total, state.memory)
+        state.step += 1
+        return write_mean_(grad, total, group.size)
+
+    def take_back_(self, mean: Total, state: State) -> None:
+        """Undo a delivery that no rank will apply: every rank remembers the mean."""
+        if isinstance(mean, SparseVector):
+            kernels.add_at_(state.memory.x, mean.indices, mean.values)
+        else:
+            state.memory.x.add_(mean)
+        state.step -= 1
+
+    def spoil_(self, grad: Sequence[Tensor]) -> None:
+        """Write the result of a step that was not finite."""
+        for piece in grad:
+            piece.fill_(0.0 if self.on_nonfinite == "zero" else float("nan"))
+
+    def cost(self, size: int, ranks: int) -> Cost:
+        """The card of the collective and of the guard."""
+        total = self.collective.cost(size, ranks, self.codec)
+        if self.on_nonfinite == "unchecked":
+            return total
+        return total + guard.cost(1, len(self._claims(1.0)), ranks)
+
+    def _claims(self, scale: float) -> dict[str, float]:
+        density = self.collective.density
+        return {"the loss scale": scale} | (
+            {} if density is None else {"density": density}
+        )
+
+
+def write_mean_(grad: Sequence[Tensor], total: Total, ranks: int) -> Total:
+    """Divide a total by the number of ranks and write it into zeroed pieces."""
+    if isinstance(total, Tensor):
+        total.div_(ranks)
+        for piece, part in zip(grad, _cut(total, grad), strict=True):
+            if piece.data_ptr() != part.data_ptr():
+                piece.copy_(part)
+        return total
+    mean = SparseVector(total.indices, total.values / ranks, total.size)
+    edges = torch.tensor(_edges(grad), device=mean.indices.device)
+    cuts = torch.searchsorted(mean.indices.long(), edges).tolist()
+    start = 0
+    for piece, (low, high) in zip(grad, pairwise(cuts), strict=True):
+        kernels.scatter_(piece, mean.indices[low:high] - start, mean.values[low:high])
+        start += piece.numel()
+    return mean
+
+
+def _edges(grad: Sequence[Tensor]) -> list[int]:
+    edges = [0]
+    for piece in grad:
+        edges.append(edges[-1] + piece.numel())
+    return edges
+
+
+def _cut(vector: Tensor, grad: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return torch.split(vector, [piece.numel() for piece in grad])
+
+
+def _check_pieces(grad: Sequence[Tensor], layout: Layout) -> None:
+    for piece in grad:
+        if piece.dtype not in DTYPES:
+            raise ConfigError(
+                f"a gradient in {piece.dtype}: thinwire reduces float32, bfloat16 and "
+                "float16"
+            )
+    size = _edges(grad)[-1]
+    if size != layout.size:
+        raise ConfigError(
+            f"a gradient of {size} elements for a layout of {layout.size}"
+        )
+
+
+def _bounds(grad: Sequence[Tensor], layout: Layout, *, per_name: bool) -> list[Tensor]:
+    """The edges of the guard's segments in each piece: names, or whole pieces."""
+    sizes = tuple(piece.numel() for piece in grad)
+    if not per_name:
+        return [torch.tensor([0, size]) for size in sizes]
+    return _names_in_pieces(layout, sizes)
+
+
+@lru_cache(maxsize=1024)
+def _names_in_pieces(layout: Layout, sizes: tuple[int, ...]) -> list[Tensor]:
+    """The edges of a layout's names in each piece, every name in exactly one."""
+    found: list[list[int]] = [[0] for _ in sizes]
+    piece, start = 0, 0
+    for low, high in pairwise(layout.offsets):
+        # An empty name goes with the piece before it.
+        while high > start + sizes[piece]:
+            start += sizes[piece]
+            piece += 1
+        if low < start:
+            raise ConfigError("a piece of a gradient ends in the middle of a name")
+        found[piece].append(high - start)
+    return [torch.tensor(edges) for edges in found]
+
+
+def _asleep(verdict: guard.Verdict, state: State) -> list[tuple[int, int]]:
+    """The ranges of `x` whose gradient is zero on every rank."""
+    offsets = state.layout.offsets
+    return [
+        (offsets[i], offsets[i + 1])
+        for i, used in enumerate(verdict.used.tolist())
+        if not used
+    ]
+
+
+def _room(grad: Sequence[Tensor], state: State) -> Tensor:
+    """Room for a dense total: the gradient's own memory where it will do."""
+    if len(grad) == 1 and grad[0].dtype == torch.float32 and grad[0].is_contiguous():
+        return grad[0]
+    if state.room is None:
+        state.room = torch.empty_like(state.memory.x)
+    return state.room
+
+
+@contextmanager
+def _hidden(x: Tensor, ranges: Sequence[tuple[int, int]]) -> Iterator[None]:
+    """Take ranges out of `x` for a while: zeros are neither selected nor changed."""
+    stash = [x[low:high].clone() for low, high in ranges]
+    for low, high in ranges:
+        x[low:high] = 0.0
+    yield
+    for (low, high), kept in zip(ranges, stash, strict=True):
+        x[low:high] += kept

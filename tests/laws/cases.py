@@ -1,0 +1,169 @@
+"""What the laws are tested over: add a collective, a codec or a policy to its list."""
+
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from thinwire.channel import Channel
+from thinwire.codecs import Codec, Float32, Int32, Split
+from thinwire.collectives import (
+    BF16,
+    AllGather,
+    BySize,
+    Collective,
+    Dense,
+    Warmup,
+)
+from thinwire.errors import WireError
+from thinwire.groups import Counted, Group
+from thinwire.layout import Layout
+from thinwire.sparse import SparseVector
+
+RANKS = (1, 2, 3, 4, 5, 7, 8)
+PROCESSES = (2, 3, 4)
+SIZES = (0, 1, 2, 1000, 5003)
+
+
+@dataclass(frozen=True)
+class Coarse:
+    """Values in bfloat16: a lossy value codec, as small as one can be."""
+
+    @property
+    def tag(self) -> int:
+        return 250
+
+    def nbytes(self, nnz: int) -> int:
+        return 2 * nnz
+
+    def encode(self, values: Tensor, *, key: int) -> Tensor:
+        return values.to(torch.bfloat16).view(torch.uint8)
+
+    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
+        if section.numel() < 2 * nnz:
+            raise WireError("too short")
+        return section[: 2 * nnz].view(torch.bfloat16).float()
+
+
+@dataclass(frozen=True)
+class Unsized:
+    """A codec whose packets have a length that nobody knows beforehand."""
+
+    codec: Codec
+
+    def nbytes(self, size: int, nnz: int) -> None:
+        return None
+
+    def encode(self, vector, *, source=None, key=0):
+        return self.codec.encode(vector, source=source, key=key)
+
+    def decode(self, packet, size, nnz=None, *, key=0):
+        return self.codec.decode(packet, size, nnz, key=key)
+
+
+CODECS: dict[str, Codec] = {
+    "raw": Split(),
+    "coarse": Split(Int32(), Coarse()),
+    "unsized": Unsized(Split(Int32(), Float32())),
+}
+
+COLLECTIVES: dict[str, Collective] = {
+    "dense": Dense(),
+    "bf16": BF16(),
+    "topk-1%": AllGather(0.01),
+    "topk-30%": AllGather(0.3),
+    "topk-100%": AllGather(1.0),
+    "warmup": Warmup(AllGather(0.01), dense=1, ramp=2),
+    "by-size": BySize(1000, AllGather(0.05)),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One collective with one codec over vectors of one size."""
+
+    collective: str
+    codec: str | None
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.collective}-{self.codec}-{self.size}"
+
+
+CASES = [
+    Case(name, codec, size)
+    for (name, collective), size in product(COLLECTIVES.items(), SIZES)
+    for codec in (CODECS if collective.coded else (None,))
+]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one rank saw in one step."""
+
+    before: Tensor
+    total: Tensor
+    after: Tensor
+    listed: int
+
+
+def integers(rank: int, step: int, size: int) -> Tensor:
+    """Whole numbers with many ties and zeros, a few of them large."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    values = torch.randint(-8, 9, (size,), generator=generator).float()
+    values[torch.rand(size, generator=generator) < 0.01] *= 331
+    return values
+
+
+def reals(rank: int, step: int, size: int) -> Tensor:
+    """Laplace values whose scale differs from one stretch to the next."""
+    generator = torch.Generator().manual_seed(77 * step + rank)
+    uniform = torch.rand(size, generator=generator) - 0.5
+    scale = torch.exp(torch.arange(size) // 100 % 7 - 3.0)
+    return -uniform.sign() * torch.log1p(-2 * uniform.abs() + 1e-7) * scale
+
+
+def equal(rank: int, step: int, size: int) -> Tensor:
+    """The same everywhere: nothing but ties."""
+    return torch.full((size,), 2.0)
+
+
+def lonely(rank: int, step: int, size: int) -> Tensor:
+    """One large value per rank in a vector of zeros, the same place on odd ranks."""
+    values = torch.zeros(size)
+    if size:
+        values[(rank * (1 - rank % 2) * 37 + step) % size] = 1024.0 + rank
+    return values
+
+
+DATA = {"integers": integers, "reals": reals, "equal": equal, "lonely": lonely}
+
+
+def run(group: Group, case: Case, data: str, steps: int = 4) -> list[Step]:
+    """Some steps of a collective with error feedback, on one rank."""
+    collective = COLLECTIVES[case.collective]
+    codec = None if case.codec is None else CODECS[case.codec]
+    state = collective.init(Layout.flat(case.size))
+    x = torch.zeros(case.size)
+    out = torch.empty(case.size)
+    seen = []
+    for step in range(steps):
+        x += DATA[data](group.rank, step, case.size)
+        before = x.clone()
+        total = collective.all_reduce_(
+            x, Channel(group, codec, step=step), state, lambda: out
+        )
+        if isinstance(total, SparseVector):
+            dense, listed = total.to_dense(), total.nnz
+        else:
+            dense, listed = total.clone(), total.numel()
+        seen.append(Step(before, dense, x.clone(), listed))
+    return seen
+
+
+def count(group: Group, case: Case) -> tuple[int, int]:
+    """Rounds and bytes of one rank in one step."""
+    counted = Counted(group)
+    run(counted, case, "integers", steps=1)
+    return counted.traffic.rounds, counted.traffic.sent

@@ -1,0 +1,35 @@
+"""What the group counts is what the card says."""
+
+import pytest
+from cases import CASES, CODECS, COLLECTIVES, RANKS, Case, count
+
+from thinwire.cost import Cost
+from thinwire.errors import ConfigError
+from thinwire.groups import simulate
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_counted_equals_card(case):
+    collective = COLLECTIVES[case.collective]
+    collective = collective.at(0) if case.collective == "warmup" else collective
+    if case.codec == "unsized":
+        pytest.skip("counted as packets below")
+    codec = CODECS.get(case.codec) if collective.coded else None
+    for ranks in RANKS:
+        counted = simulate(ranks, lambda g: count(g, case))
+        busiest = Cost(max(r for r, _ in counted), max(n for _, n in counted))
+        assert busiest == collective.cost(case.size, ranks, codec), ranks
+
+
+def test_a_length_travels_ahead_of_packets_of_unknown_length():
+    for ranks in RANKS:
+        known = simulate(ranks, lambda g: count(g, Case("topk-1%", "raw", 1000)))
+        told = simulate(ranks, lambda g: count(g, Case("topk-1%", "unsized", 1000)))
+        for (rounds, sent), (more_rounds, more_sent) in zip(known, told, strict=True):
+            assert more_rounds == rounds + ranks - 1
+            assert more_sent == sent + 8 * (ranks - 1)
+
+
+def test_a_card_refuses_to_guess():
+    with pytest.raises(ConfigError, match="depend on the data"):
+        COLLECTIVES["topk-1%"].cost(1000, 4, CODECS["unsized"])
