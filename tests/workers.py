@@ -8,6 +8,7 @@ in which anything failed or hung is killed, and the next `pool(4)` starts a new 
 import atexit
 import contextlib
 import multiprocessing
+import multiprocessing.context
 import os
 import pickle
 import socket
@@ -137,7 +138,7 @@ class _Rank:
         group_timeout: float = GROUP_SECONDS,
         host: int | None = None,
     ) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = _context()
         self.connection, theirs = context.Pipe()
         self.process = context.Process(
             target=_live,
@@ -172,6 +173,17 @@ class _Rank:
         if self.process.is_alive():
             self.process.kill()
         self.process.join()
+
+
+@cache
+def _context() -> multiprocessing.context.ForkServerContext:
+    """Processes forked from one that has imported torch and done nothing else.
+
+    Spawned ones would each import it again: seconds, on every core there is.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["thinwire.groups.torch"])
+    return context
 
 
 def _collect(

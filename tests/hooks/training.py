@@ -2,10 +2,11 @@
 
 from contextlib import nullcontext
 
-import thinwire
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
+
+import thinwire
 
 WIDTH = 32
 
@@ -134,3 +135,47 @@ def train(
         state.check_replicas()
     parameters = {n: p.detach().clone() for n, p in model.module.named_parameters()}
     return losses, parameters, None if state is None else state.metrics()
+
+
+SIZES = {"first": 3000, "second": 2500, "third": 700}
+
+
+class Given(nn.Module):
+    """A model whose gradients are given as its input: whole numbers add up exactly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, size in SIZES.items():
+            self.register_parameter(name, nn.Parameter(torch.zeros(size)))
+
+    def forward(self, gradients):
+        terms = [
+            (getattr(self, name) * gradients[name]).sum()
+            for name in SIZES
+            if name in gradients
+        ]
+        return sum(terms)
+
+
+MODELS["given"] = Given
+
+
+def given_gradients(rank: int, step: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return {
+        name: torch.randint(-9, 10, (size,), generator=generator).float()
+        for name, size in SIZES.items()
+    }
+
+
+def residual_of(state) -> dict[str, torch.Tensor]:
+    """This rank's residuals by name, as `state_dict` gives them, copied."""
+    (entries,) = [v for k, v in state.state_dict().items() if k.startswith("rank ")]
+    return {name: t.clone() for name, t in entries.get("residual", {}).items()}
+
+
+def gradients_of(model: DDP) -> dict[str, torch.Tensor]:
+    return {
+        name: None if p.grad is None else p.grad.clone()
+        for name, p in model.module.named_parameters()
+    }

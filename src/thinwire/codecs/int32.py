@@ -7,6 +7,7 @@ from torch import Tensor
 
 from thinwire import kernels
 from thinwire.errors import ConfigError, WireError
+from thinwire.sparse import index_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,4 +38,4 @@ class Int32:
             raise WireError(
                 f"indices that do not increase strictly from 0 up to {size}"
             )
-        return indices
+        return indices.to(index_dtype(size))

@@ -11,7 +11,14 @@ from torch import Tensor
 
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
-from thinwire.collectives.collective import Collective, Grade, Room, State, Total
+from thinwire.collectives.collective import (
+    Collective,
+    Grade,
+    Room,
+    State,
+    Total,
+    check_density,
+)
 from thinwire.collectives.dense import Dense
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError
@@ -40,6 +47,7 @@ class Warmup:
     start: float = 0.25
 
     def __post_init__(self) -> None:
+        check_density(self.start)
         if self.dense < 0 or self.ramp < 0:
             raise ConfigError(
                 f"a warm-up of {self.dense} dense steps and a ramp of {self.ramp}: "

@@ -27,7 +27,8 @@ class Forget:
         *,
         scale: float = 1.0,
     ) -> Tensor:
-        accumulate_pieces_(memory.x, grad, marker, keep=0.0)
+        memory.x.zero_()  # a product with zero would keep what is not finite
+        accumulate_pieces_(memory.x, grad, marker, keep=1.0)
         memory.scale = scale
         return memory.x
 

@@ -15,6 +15,7 @@ from typing import Protocol
 from thinwire.errors import GroupError, PeerError
 
 GRACE_SECONDS = 2.0  # what survivors need to notice a cut connection, on a busy machine
+_MARGIN_SECONDS = 0.5  # a thread that keeps its own deadline is not cut short
 _POLL_SECONDS = 0.02
 
 
@@ -57,7 +58,7 @@ class Inquest:
 
     def findings(self) -> Findings:
         """Who has not reported after the grace period."""
-        self._over.wait(2 * GRACE_SECONDS)  # longer than the thread needs
+        self._over.wait(GRACE_SECONDS + _MARGIN_SECONDS)
         missing = frozenset(self._missing)
         return Findings(missing, store_gone=not self._answered.is_set())
 
@@ -102,8 +103,9 @@ def verdict(failure: Failure, findings: Findings) -> GroupError:
     call, closed, missing = failure.call, failure.closed, findings.missing
     advice = "restart from the last checkpoint"
     if findings.store_gone and (0 in closed or not closed):
-        reason = "the store is gone, which rank 0 hosts as a rule"
-        return PeerError(f"{call} failed and {reason}; {advice}", ranks=(0,))
+        host = "rank 0, its host as a rule, is dead or stuck"
+        message = f"{call} failed and the store does not answer: {host}; {advice}"
+        return PeerError(message, ranks=(0,))
     # Whoever closed its connections and is alive has reported before it did.
     named = tuple(sorted(missing & closed or missing))
     if not named:

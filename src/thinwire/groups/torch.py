@@ -293,7 +293,8 @@ class TorchGroup:
 
     def _explain(self, call: str, error: RuntimeError) -> GroupError:
         # A receive that timed out has closed all connections: they prove nothing then.
-        timed_out = time.monotonic() >= self._deadline
+        # Backends round a timeout down to milliseconds.
+        timed_out = time.monotonic() >= self._deadline - 0.01
         closed, probes = self._probe()
         prefix = f"thinwire/{self._process_group.group_name}"
         store = PrefixStore(prefix, _get_default_store())

@@ -126,6 +126,8 @@ class World:
         """Stand in a collective until every rank does; this rank's outcome."""
         self._raise_verdict(rank)
         self._wait(rank, call)
+        if rank not in self._outcomes:
+            self._raise_verdict(rank)
         return self._outcomes.pop(rank)
 
     def check_empty(self) -> None:
@@ -141,6 +143,8 @@ class World:
         box = self._received[src, rank]
         if not box:
             self._wait(rank, src)
+        if not box:
+            self._raise_verdict(rank)
         done, message = box.popleft()
         self.clocks.wait_until(rank, done)
         return message
@@ -151,7 +155,6 @@ class World:
         if following != rank:
             self._turns[following].release()
             self._turns[rank].acquire()
-        self._raise_verdict(rank)
 
     def _next(self) -> int:
         while not self._ready:

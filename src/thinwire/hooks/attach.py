@@ -63,6 +63,10 @@ def attach(
         check_model(ddp)
         if scope not in get_args(Scope):
             raise ConfigError(f"scope is {scope!r}: choose 'bucket' or 'model'")
+        if isinstance(timeout, timedelta):
+            timeout = timeout.total_seconds()
+        if timeout is not None and not timeout > 0:
+            raise ConfigError(f"timeout is {timeout}: give seconds, more than 0")
         reducer = catalog.reducer(
             method,
             density=density,
@@ -86,7 +90,7 @@ def attach(
         scope=scope,
         grad_scaler=grad_scaler,
         process_group=process_group,
-        timeout=timeout.total_seconds() if isinstance(timeout, timedelta) else timeout,
+        timeout=timeout,
     )
     ddp.register_comm_hook(state, hook)
     return state

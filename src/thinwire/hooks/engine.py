@@ -140,6 +140,10 @@ class Engine:
         self._plan = current.plan
         self.passes += 1
         self._passes_here += 1
+        # Now, not at the next pass: a checkpoint in between must know the units.
+        buckets = [arrival.names for arrival in current.arrivals]
+        if self._settle_if_due(buckets, passes_here=self._passes_here):
+            self._plan = Plan.draw(self.units.layouts, buckets)
         self.skipped += not current.finite
         if current.finite and self.units.layout.size:
             self.kept = current.delivered / self.units.layout.size
@@ -153,12 +157,16 @@ class Engine:
                 each.future.set_result(each.buffer)
 
     def _choose(self, buckets: Sequence[Names]) -> Plan:
-        units = self.units
-        fresh = self._passes_here == 0
-        if not units.settled and self.passes >= SETTLE_AT and not fresh:
-            known = set(units.layout.names)
-            groups = [names for names in buckets if known.issuperset(names)]
-            if self._whole_model and groups:
-                groups = [tuple(name for names in groups for name in names)]
-            units.settle(groups)
-        return Plan.draw(units.layouts, buckets)
+        self._settle_if_due(buckets, passes_here=self._passes_here + 1)
+        return Plan.draw(self.units.layouts, buckets)
+
+    def _settle_if_due(self, buckets: Sequence[Names], *, passes_here: int) -> bool:
+        """Make units of the buckets, if it is time and DDP has redrawn them by now."""
+        if self.units.settled or self.passes < SETTLE_AT or passes_here < SETTLE_AT:
+            return False
+        known = set(self.units.layout.names)
+        groups = [names for names in buckets if known.issuperset(names)]
+        if self._whole_model and groups:
+            groups = [tuple(name for names in groups for name in names)]
+        self.units.settle(groups)
+        return True

@@ -73,9 +73,9 @@ def _accumulate(
         run = partial(cpu_dense.accumulate, *given)
         share_out(run, low, high, boundary=lambda position: position)
         return
-    thresholds = marker.thresholds.view(torch.int32)
-    marks = (marker.bitmap, marker.starts, marker.firsts, thresholds)
-    layout = (*map(_array, marks), marker.chunk)
+    marks = map(_array, (marker.bitmap, marker.starts, marker.firsts))
+    thresholds = np.array(marker.thresholds, np.float32).view(np.int32)
+    layout = (*marks, thresholds, marker.chunk)
     run = partial(cpu_dense.accumulate_and_mark, *layout, *given)
     share_out(run, low, high, boundary=marker.word_boundary)
 
@@ -104,8 +104,8 @@ def select(
 def _marks(marker: Marker, number: int) -> Marks:
     words = _array(marker.bitmap)[marker.offsets[number] : marker.offsets[number + 1]]
     known = marker.valid[number]
-    threshold = int(marker.thresholds[number].view(torch.int32)) if known else -1
-    return Marks(words, threshold, marker.slack[number])
+    threshold = np.float32(marker.thresholds[number]).view(np.int32)
+    return Marks(words, int(threshold) if known else -1, marker.slack[number])
 
 
 def _next_slack(slack: float, *, missed: bool) -> float:

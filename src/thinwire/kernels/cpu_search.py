@@ -68,7 +68,7 @@ def search(
         if count >= k:
             break
         if threshold <= _LEAST:
-            cpu_select.choose_with_zeros(*place, k - count, indices, values)
+            cpu_select.choose_with_zeros(*place, words, k - count, indices, values)
             return _LEAST, False
     if not reached:
         # Elements lie about as densely below the threshold as above it.

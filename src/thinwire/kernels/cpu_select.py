@@ -135,7 +135,8 @@ def kth_magnitude(values: Floats, k: int) -> tuple[int, int]:
     counts = np.zeros(_BINS, np.int32)
     for i in range(len(values)):
         counts[_magnitude(values[i]) >> _COARSE] += 1
-    return _refine(values, len(values), k, 0, _COARSE, counts)
+    kth, ties = _refine(values, len(values), k, 0, _COARSE, counts)
+    return kth, ties
 
 
 @kernel
@@ -188,7 +189,7 @@ def choose(
         for w in range(first, last):
             word = words[w]
             while word != 0:
-                j = (w << 6) + _trailing_zeros(word)
+                j: Any = (w << 6) + _trailing_zeros(word)
                 word &= word - 1
                 _prefetch(x, j + next_shift)
                 where[listed] = j
@@ -213,13 +214,13 @@ def choose(
         b, _ = _find(counts, goal)
         reached = threshold + (b << _FINE)
     kth, ties = _refine(found, n, k, threshold, _FINE, counts)
-    taken = 0
+    taken: Any = 0
     i = 0
     while taken < k:
         m = _magnitude(found[i])
         indices[taken] = where[i]
         values[taken] = found[i]
-        tie = np.int64(m == kth)
+        tie: Any = np.int64(m == kth)
         taken += np.int64(m > kth) | tie & np.int64(ties > 0)
         ties -= tie
         i += 1
@@ -233,22 +234,27 @@ def choose_with_zeros(
     chunk: int,
     stride: int,
     length: int,
+    words: Bits,
     zeros: int,
     indices: Indices,
     values: Floats,
 ) -> None:
-    """Write a block's non-zero elements and its first `zeros` zeros."""
+    """Write a block's non-zero elements, all marked, and its first `zeros` zeros."""
     taken = 0
-    for j in range(length):
-        if taken == len(indices):
-            return
-        value = x[start + j // chunk * stride + j % chunk]
-        zero = _magnitude(value) == 0
-        if not zero or zeros > 0:
-            zeros -= zero
-            indices[taken] = j
-            values[taken] = value
-            taken += 1
+    for w in range(len(words)):
+        word = words[w] if zeros == 0 else np.int64(-1)
+        while word != 0:
+            j = (w << 6) + _trailing_zeros(word)
+            word &= word - 1
+            if j >= length or taken == len(indices):
+                return
+            value = x[start + j // chunk * stride + j % chunk]
+            zero: Any = np.int64(_magnitude(value) == 0)
+            if zero <= zeros:
+                zeros -= zero
+                indices[taken] = j
+                values[taken] = value
+                taken += 1
 
 
 @kernel

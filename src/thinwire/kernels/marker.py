@@ -34,7 +34,7 @@ class Marker:
     offsets: tuple[int, ...] = field(init=False)
     valid: list[bool] = field(init=False)
     # What the marks of a block were made with; its hint may have changed since.
-    thresholds: Tensor = field(init=False)
+    thresholds: list[float] = field(init=False)
     # How much more than k the next hint aims at; more after too few were marked.
     slack: list[float] = field(init=False)
     # How the blocks lie: one after the other (0), dealt in chunks of so many elements,
@@ -47,7 +47,7 @@ class Marker:
 
     def __post_init__(self) -> None:
         self.hints = torch.full((len(self.blocks),), -1.0)
-        self.thresholds = torch.full((len(self.blocks),), -1.0)
+        self.thresholds = [-1.0] * len(self.blocks)
         self.slack = [SLACK] * len(self.blocks)
         self.offsets = (0,)
         for block in self.blocks:
@@ -78,14 +78,15 @@ class Marker:
         """
         if any(low < end and start < high for start, end in self._pieces):
             self.forget()
-        self._pieces.append((low, high))
+        if low < high:
+            self._pieces.append((low, high))
         hints = self.hints.tolist()
         for b, block in enumerate(self.blocks):
             if self._covered[b] == 0:
                 self.thresholds[b] = hints[b]
             self._covered[b] += block.before(high) - block.before(low)
-            known = float(self.thresholds[b]) >= 0
-            self.valid[b] = known and self._covered[b] == block.length
+            complete = self._covered[b] == block.length
+            self.valid[b] = complete and self.thresholds[b] >= 0
 
     def describes(self, size: int) -> bool:
         """Whether accumulation can mark: known blocks that make up the vector."""

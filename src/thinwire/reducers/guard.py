@@ -31,21 +31,18 @@ class Verdict:
 
 def agree(
     grad: Sequence[Tensor],
-    bounds: Sequence[Tensor],
+    bounds: Sequence[Tensor] | None,
     group: Group,
     claims: Mapping[str, float],
 ) -> Verdict:
     """Compare notes before a reduction.
 
-    `bounds` gives the edges of the segments of each piece; `claims` are settings that
-    every rank must hold alike, by name.
+    `bounds` gives the edges of the segments of each piece; without, the gradient is
+    one segment. `claims` are settings that every rank must hold alike, by name.
     """
-    peaks = [
-        kernels.magnitudes(piece, edges)
-        for piece, edges in zip(grad, bounds, strict=True)
-    ]
+    peaks = _peaks(grad, bounds)
     held = torch.tensor(list(claims.values()), dtype=torch.float64)
-    note = torch.cat([*(peak.cpu().double() for peak in peaks), held, -held])
+    note = torch.cat([peaks.cpu().double(), held, -held])
     note = note.to(grad[0].device if grad else "cpu")
     group.all_reduce_((note, Op.MAX))
     segments = len(note) - 2 * len(claims)
@@ -59,6 +56,17 @@ def agree(
 def cost(segments: int, claims: int, ranks: int) -> Cost:
     """The guard's card."""
     return ring_all_reduce(8 * (segments + 2 * claims), ranks)
+
+
+def _peaks(grad: Sequence[Tensor], bounds: Sequence[Tensor] | None) -> Tensor:
+    """The largest |g| of each segment, or of all."""
+    if bounds is not None:
+        pairs = zip(grad, bounds, strict=True)
+        return torch.cat([kernels.magnitudes(piece, edges) for piece, edges in pairs])
+    whole = [
+        kernels.magnitudes(piece, torch.tensor([0, piece.numel()])) for piece in grad
+    ]
+    return torch.cat(whole).amax(dim=0, keepdim=True)
 
 
 def _compare(

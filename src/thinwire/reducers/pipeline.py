@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal
 
 import torch
@@ -91,7 +91,7 @@ class Pipeline:
         _check_pieces(grad, state.layout)
         verdict = None
         if self.on_nonfinite != "unchecked" or per_name:
-            bounds = _bounds(grad, state.layout, per_name=per_name)
+            bounds = _names_in_pieces(state.layout, _sizes(grad)) if per_name else None
             verdict = guard.agree(grad, bounds, group, self._claims(scale))
             if not verdict.finite and self.on_nonfinite != "unchecked":
                 self.spoil_(grad)
@@ -107,7 +107,12 @@ class Pipeline:
             )
         self.feedback.settle(total, state.memory)
         state.step += 1
-        return write_mean_(grad, total, group.size)
+        mean = write_mean_(grad, total, group.size)
+        if _overflown(grad):
+            self.take_back_(mean, state)
+            self.spoil_(grad)
+            return None
+        return mean
 
     def take_back_(self, mean: Total, state: State) -> None:
         """Undo a delivery that no rank will apply: every rank remembers the mean."""
@@ -140,12 +145,12 @@ def write_mean_(grad: Sequence[Tensor], total: Total, ranks: int) -> Total:
     """Divide a total by the number of ranks and write it into zeroed pieces."""
     if isinstance(total, Tensor):
         total.div_(ranks)
-        for piece, part in zip(grad, _cut(total, grad), strict=True):
+        for piece, part in zip(grad, torch.split(total, list(_sizes(grad))), strict=True):
             if piece.data_ptr() != part.data_ptr():
                 piece.copy_(part)
         return total
     mean = SparseVector(total.indices, total.values / ranks, total.size)
-    edges = torch.tensor(_edges(grad), device=mean.indices.device)
+    edges = torch.tensor([0, *accumulate(_sizes(grad))], device=mean.indices.device)
     cuts = torch.searchsorted(mean.indices.long(), edges).tolist()
     start = 0
     for piece, (low, high) in zip(grad, pairwise(cuts), strict=True):
@@ -154,15 +159,8 @@ def write_mean_(grad: Sequence[Tensor], total: Total, ranks: int) -> Total:
     return mean
 
 
-def _edges(grad: Sequence[Tensor]) -> list[int]:
-    edges = [0]
-    for piece in grad:
-        edges.append(edges[-1] + piece.numel())
-    return edges
-
-
-def _cut(vector: Tensor, grad: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    return torch.split(vector, [piece.numel() for piece in grad])
+def _sizes(grad: Sequence[Tensor]) -> tuple[int, ...]:
+    return tuple(piece.numel() for piece in grad)
 
 
 def _check_pieces(grad: Sequence[Tensor], layout: Layout) -> None:
@@ -172,19 +170,11 @@ def _check_pieces(grad: Sequence[Tensor], layout: Layout) -> None:
                 f"a gradient in {piece.dtype}: thinwire reduces float32, bfloat16 and "
                 "float16"
             )
-    size = _edges(grad)[-1]
+    size = sum(_sizes(grad))
     if size != layout.size:
         raise ConfigError(
             f"a gradient of {size} elements for a layout of {layout.size}"
         )
-
-
-def _bounds(grad: Sequence[Tensor], layout: Layout, *, per_name: bool) -> list[Tensor]:
-    """The edges of the guard's segments in each piece: names, or whole pieces."""
-    sizes = tuple(piece.numel() for piece in grad)
-    if not per_name:
-        return [torch.tensor([0, size]) for size in sizes]
-    return _names_in_pieces(layout, sizes)
 
 
 @lru_cache(maxsize=1024)
@@ -211,6 +201,15 @@ def _asleep(verdict: guard.Verdict, state: State) -> list[tuple[int, int]]:
         for i, used in enumerate(verdict.used.tolist())
         if not used
     ]
+
+
+def _overflown(grad: Sequence[Tensor]) -> bool:
+    """Whether a mean that is finite in float32 is not in half precision.
+
+    Every rank has the same mean, so every rank sees it without asking the others.
+    """
+    halves = (piece for piece in grad if piece.dtype == torch.float16)
+    return any(not bool(piece.isfinite().all()) for piece in halves)
 
 
 def _room(grad: Sequence[Tensor], state: State) -> Tensor:

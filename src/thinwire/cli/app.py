@@ -1,0 +1,122 @@
+"""The commands and their options. Each command's work is in a module of its name."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from thinwire.cli import demo as demo_command
+from thinwire.cli import methods as methods_command
+from thinwire.cli.units import parse_count
+from thinwire.errors import ConfigError, ThinwireError
+from thinwire.version import __version__
+
+INTERRUPTED = 130  # what shells report for Ctrl-C
+
+app = typer.Typer(
+    name="thinwire",
+    help="Sparse gradients for data-parallel PyTorch on slow networks.",
+    epilog="Start with: thinwire demo",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Density = Annotated[
+    float, typer.Option(help="Fraction of the gradient that is kept: 0.01 is 1 %.")
+]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; what a user can act on is a message, not a traceback."""
+    try:
+        app(arguments)
+    except ThinwireError as error:
+        _complain(f"Error: {error}")
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except KeyboardInterrupt:
+        _complain("Interrupted.")
+        sys.exit(INTERRUPTED)
+
+
+def _complain(text: str) -> None:
+    Console(stderr=True).print(text, markup=False, highlight=False)
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - how typer calls back
+    if wanted:
+        Console().print(f"thinwire {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def thinwire(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            callback=_print_version,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """Sparse gradients for data-parallel PyTorch on slow networks."""
+
+
+@app.command()
+def methods(
+    *,
+    size: Annotated[
+        int,
+        typer.Option(
+            help="Elements of the gradient, for example 25e6.",
+            parser=parse_count,
+            metavar="NUMBER",
+        ),
+    ] = 25_000_000,
+    density: Density = 0.01,
+    ranks: Annotated[int, typer.Option(help="Number of workers.")] = 8,
+    json: Annotated[bool, typer.Option(help="Print JSON instead of tables.")] = False,
+) -> None:
+    """List the methods, and what each would send for a gradient of some size."""
+    cards = methods_command.Cards(size, density, ranks)
+    console = Console()
+    if json:
+        console.print_json(data=cards.as_dict())
+    else:
+        methods_command.show(cards, console)
+
+
+@app.command()
+def demo(
+    *,
+    methods: Annotated[
+        str,
+        typer.Option(help="Methods to compare, separated by commas, or 'all'."),
+    ] = demo_command.DEFAULT_METHODS,
+    workers: Annotated[int, typer.Option(help="Local processes to start.")] = 4,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            help="Time for everything; each method makes at least 10 steps."
+        ),
+    ] = 120.0,
+    density: Density = 0.01,
+    json: Annotated[
+        Path | None,
+        typer.Option(help="Also write the figures to this file.", metavar="FILE"),
+    ] = None,
+) -> None:
+    """Train a small language model with each method and compare bytes and losses.
+
+    A 0.8 M parameter transformer learns Python from the source of the standard library,
+    on local processes that talk over the loopback interface. Nothing is downloaded.
+    """
+    settings = demo_command.settings(methods, workers, seconds, density)
+    demo_command.run(settings, Console(), json)

@@ -1,0 +1,133 @@
+"""Split: golden bytes, every check, and bytes that nobody meant to send."""
+
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from cases import Coarse
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import ANY, unhurried, vectors
+
+from thinwire.codecs import Int32, Split
+from thinwire.errors import WireError
+from thinwire.kernels import strictly_increasing
+from thinwire.sparse import SparseVector, index_dtype
+from thinwire.wire import HEADER, Packet
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "split" / "1-1" / "five_of_300.bin"
+FIVE = SparseVector.of({0: 1.0, 1: -2.5, 7: 0.0, 64: 3e-39, 299: float("inf")}, 300)
+
+
+def body_of(data):
+    return torch.tensor(list(data), dtype=torch.uint8)
+
+
+def decode(data, size=300, nnz=None):
+    return Split().decode(Packet.parse(body_of(data)), size, nnz)
+
+
+def valid(vector, size=300):
+    assert vector.size == size
+    assert len(vector.indices) == len(vector.values)
+    assert vector.indices.dtype == index_dtype(size)
+    return strictly_increasing(vector.indices, size)
+
+
+def test_golden_bytes_decode_for_ever():
+    assert decode(GOLDEN.read_bytes(), 300, 5).to_dict() == FIVE.to_dict()
+
+
+def test_golden_bytes_are_still_written():
+    assert bytes(Split().encode(FIVE).body.tolist()) == GOLDEN.read_bytes()
+
+
+@pytest.mark.parametrize(("nnz", "nbytes"), [(0, 32), (1, 48), (2, 48), (3, 64)])
+def test_a_packet_is_a_header_and_two_sections_in_whole_words(nnz, nbytes):
+    assert Split().nbytes(1000, nnz) == nbytes
+
+
+@unhurried
+@given(vectors(values=ANY))
+def test_every_bit_comes_back(vector):
+    packet = Split().encode(vector)
+    assert packet.body.numel() == Split().nbytes(vector.size, vector.nnz)
+    assert torch.equal(packet.body, Split().encode(vector, key=7).body)
+    read = Split().decode(Packet.parse(packet.body), vector.size, vector.nnz)
+    assert torch.equal(read.indices, vector.indices)
+    bits = read.values.view(torch.int32), vector.values.view(torch.int32)
+    assert torch.equal(*bits)
+
+
+@pytest.mark.parametrize(
+    ("expected", "said"),
+    [
+        ((301, None), "for a vector of 300, not 301"),
+        ((299, None), "for a vector of 300, not 299"),
+        ((300, 4), "lists 5 entries, not 4"),
+        ((300, 6), "lists 5 entries, not 6"),
+    ],
+)
+def test_another_list_than_expected_is_refused(expected, said):
+    with pytest.raises(WireError, match=said):
+        decode(GOLDEN.read_bytes(), *expected)
+
+
+def test_another_codec_than_agreed_is_refused():
+    coarse = Split(Int32(), Coarse())
+    with pytest.raises(WireError, match=r"tags \(1, 250\) where \(1, 1\).*same codec"):
+        Split().decode(coarse.encode(FIVE), 300)
+    with pytest.raises(WireError, match=r"tags \(1, 1\) where \(1, 250\)"):
+        coarse.decode(Split().encode(FIVE), 300)
+
+
+def test_a_length_that_does_not_follow_from_the_entries_is_refused():
+    index, value = Split().encode(FIVE).sections
+    spare = torch.zeros(8, dtype=torch.uint8)
+    for sections in ((index, torch.cat([value, spare])), (index, value[:-8])):
+        packet = Packet.build((1, 1), 300, 5, sections)
+        with pytest.raises(WireError, match="bytes where 5 entries take 80"):
+            Split().decode(packet, 300)
+
+
+@pytest.mark.parametrize(("words", "said"), [(2, "5 indices in"), (4, "5 values in")])
+def test_an_edge_between_the_sections_in_the_wrong_place_is_refused(words, said):
+    data = bytearray(GOLDEN.read_bytes())
+    struct.pack_into("<I", data, 20, words)
+    with pytest.raises(WireError, match=said):
+        decode(data)
+
+
+def test_any_change_of_one_byte_is_refused_or_decodes_to_a_valid_list():
+    data = GOLDEN.read_bytes()
+    refused = 0
+    for position in range(len(data)):
+        for bits in (1, 2, 4, 8, 16, 32, 64, 128, 255):
+            changed = bytearray(data)
+            changed[position] ^= bits
+            try:
+                assert valid(decode(changed, 300, 5)), (position, bits)
+            except WireError:
+                refused += 1
+    assert refused >= 9 * HEADER.size  # no byte of the header is idle
+
+
+@unhurried
+@given(st.binary(max_size=80))
+def test_random_bytes_are_refused(data):
+    with pytest.raises(WireError):
+        decode(data)
+
+
+@unhurried
+@given(st.integers(0, 8), st.data())
+def test_random_sections_are_refused_or_decode_to_a_valid_list(nnz, data):
+    sections = [
+        body_of(data.draw(st.binary(min_size=4 * nnz, max_size=4 * nnz)))
+        for _ in range(2)
+    ]
+    packet = Packet.build((1, 1), 2**31 - 1, nnz, tuple(sections))
+    with suppress(WireError):
+        assert valid(Split().decode(packet, 2**31 - 1), 2**31 - 1)

@@ -1,0 +1,213 @@
+"""Real processes over Gloo: the shared checks, and peers that die or hang."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from group_checks import CHECKS, body_of
+
+from thinwire.errors import ConfigError, GroupError, PeerError
+from thinwire.groups import Counted, Op
+from thinwire.groups.torch import TorchGroup
+from workers import fresh, pool
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_group(check, size):
+    results = pool(size).run(check)
+    assert all(result == results[0] for result in results)
+
+
+def _count(group):
+    counting = Counted(group)
+    counting.all_gather(body_of(0, 10), nbytes=None)
+    return counting.traffic
+
+
+def test_counted():
+    for traffic in pool(3).run(_count):
+        assert (traffic.rounds, traffic.sent, traffic.received) == (4, 36, 36)
+        assert traffic.wait > 0
+
+
+def _own(group):
+    """Two groups of the same ranks, whose messages must not mix."""
+    first, second = (TorchGroup.own(timeout=20.0) for _ in range(2))
+    dst, src = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    received = [
+        each.exchange(body_of(tag, 5), dst=dst, src=src, nbytes=5).tolist()
+        for tag, each in enumerate((first, second, group))
+    ]
+    assert received == [body_of(tag, 5).tolist() for tag in range(3)]
+
+
+def test_own_groups_do_not_mix():
+    pool(3).run(_own)
+
+
+def _subgroup(group):
+    ranks = [0, 2]
+    process_group = dist.new_group(ranks)
+    if group.rank not in ranks:
+        return None
+    pair = TorchGroup.own(process_group)
+    peer = 1 - pair.rank
+    got = pair.exchange(body_of(pair.rank, 3), dst=peer, src=peer, nbytes=3)
+    assert got.equal(body_of(peer, 3))
+    return pair.rank, pair.size
+
+
+def test_ranks_are_those_of_the_process_group():
+    assert pool(3).run(_subgroup) == [(0, 2), None, (1, 2)]
+
+
+def _or_without_library(group):
+    bits = torch.zeros(13, dtype=torch.int32)
+    bits[group.rank :: group.size] = 1 << (20 + group.rank)
+    bits[0] |= 1 << group.rank
+    group._or_(bits)
+    expected = bits.clone()
+    group.all_reduce_((expected, Op.OR))
+    assert bits.equal(expected)
+    assert bits[0] & 7 == 7
+
+
+def test_or_where_the_backend_has_none():
+    pool(3).run(_or_without_library)
+
+
+def _garbled_length(group):
+    if group.rank == 0:
+        dist.send(torch.tensor([-5]), 1)
+    else:
+        with pytest.raises(GroupError, match="rank 0 announces a body of -5 bytes"):
+            group.exchange(None, dst=None, src=0, nbytes=None)
+
+
+def test_a_garbled_length_is_refused_before_memory_is():
+    pool(2).run(_garbled_length)
+
+
+def _options(group):
+    with pytest.raises(ConfigError, match="positive"):
+        TorchGroup(timeout=0)
+    return TorchGroup()._seconds
+
+
+def test_the_timeout_is_the_process_group_s_unless_given():
+    assert pool(2).run(_options) == [1800.0, 1800.0]
+
+
+# Lost peers.
+
+
+def _call(group, call):
+    if call == "exchange":
+        dst, src = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+        group.exchange(body_of(0, 100), dst=dst, src=src, nbytes=100)
+    elif call == "all_gather":
+        group.all_gather(body_of(0, 100), nbytes=None)
+    else:
+        group.all_reduce_((torch.ones(100_000), Op.SUM), (torch.ones(2), Op.MAX))
+
+
+def _lose(group, victim, how, call):
+    """The victim ends in the middle of things; what the others find, and how late."""
+    _call(group, call)
+    if group.rank == victim:
+        time.sleep(0.3)
+        os.kill(os.getpid(), how)
+        time.sleep(60)
+    start = time.monotonic()
+    try:
+        while True:
+            _call(group, call)
+    except PeerError as error:
+        found = error
+    with pytest.raises(GroupError, match="unusable since"):
+        _call(group, call)
+    return str(found), found.ranks, time.monotonic() - start
+
+
+TIMEOUT = 2.0
+LATEST = TIMEOUT + 10.0  # the promise is about 3 s; the machine may be busy
+
+
+@pytest.mark.parametrize(
+    ("call", "how"),
+    [
+        pytest.param("exchange", signal.SIGKILL, marks=pytest.mark.slow),
+        ("exchange", signal.SIGSTOP),
+        pytest.param("all_gather", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("all_gather", signal.SIGSTOP, marks=pytest.mark.slow),
+        ("all_reduce_", signal.SIGKILL),
+        pytest.param("all_reduce_", signal.SIGSTOP, marks=pytest.mark.slow),
+    ],
+)
+def test_survivors_name_the_lost_peer(call, how):
+    victim = 2
+    outcomes = fresh(4, _lose, victim, how, call, lost=[victim], group_timeout=TIMEOUT)
+    for rank in (0, 1, 3):
+        assert outcomes[rank].error is None
+        message, ranks, seconds = outcomes[rank].result
+        assert ranks == (victim,)
+        assert message.startswith("rank 2 ")
+        assert message.endswith("restart from the last checkpoint")
+        assert call in message
+        assert ("dead or stuck" in message) == (how == signal.SIGSTOP)
+        assert seconds < LATEST
+        assert outcomes[rank].exitcode == 0
+
+
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
+)
+def test_the_host_of_the_store_is_suspected_when_it_is_gone(how):
+    outcomes = fresh(
+        3, _lose, 0, how, "all_gather", lost=[0], host=0, group_timeout=TIMEOUT
+    )
+    for rank in (1, 2):
+        assert outcomes[rank].error is None
+        message, ranks, seconds = outcomes[rank].result
+        assert ranks == (0,)
+        assert "the store does not answer: rank 0" in message
+        assert seconds < LATEST
+
+
+def _raise_on_one(group):
+    if group.rank == 1:
+        raise ValueError("mine")
+    group.all_gather(body_of(0, 1), nbytes=None)
+
+
+def test_a_pool_says_whose_error_it_was_and_starts_again():
+    with pytest.raises(ValueError, match="mine") as caught:
+        pool(2).run(_raise_on_one)
+    assert "raised on rank 1 of 2" in caught.value.__notes__[0]
+    assert len(pool(2).run(_count)) == 2
+
+
+def _hang(group):
+    time.sleep(60)
+
+
+def test_a_pool_that_hangs_is_given_up():
+    with pytest.raises(TimeoutError, match=r"ranks \[0, 1\]"):
+        pool(2).run(_hang, timeout=1.0)
+
+
+def test_importing_groups_starts_nothing():
+    code = (
+        "import sys, threading, thinwire.groups.torch\n"
+        "assert threading.active_count() == 1\n"
+        "assert 'numba' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=50)

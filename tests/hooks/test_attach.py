@@ -1,0 +1,162 @@
+"""Bad input is refused with a reason and a remedy, on every rank, before any change."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from training import WIDTH, make_model, optimizer_of, step_once, train, wrap
+
+import thinwire
+from thinwire.errors import AgreementError, ConfigError
+from workers import pool
+
+
+def attempt(group, method, options, kind="plain"):
+    """What attach says, and whether the model is still free to take a hook."""
+    model = wrap(kind)
+    if isinstance(options, list):
+        options = options[group.rank]
+    try:
+        thinwire.attach(model, method, **options)
+    except thinwire.ThinwireError as error:
+        return type(error), str(error), not model._comm_hooks
+    return None
+
+
+BAD = [
+    ("topk", {"density": 0.0}, ["density is 0.0", "above 0"]),
+    ("topk", {"density": -0.1}, ["density is -0.1"]),
+    ("topk", {"density": 1.01}, ["density is 1.01", "at most 1"]),
+    ("topk", {"density": float("nan")}, ["density is nan"]),
+    ("top-k", {}, ["unknown method 'top-k'", "'topk'"]),
+    ("topk", {"denisty": 0.1}, ["unknown option 'denisty'", "'density'"]),
+    ("topk", {"scope": "layer"}, ["scope is 'layer'", "'bucket' or 'model'"]),
+    ("topk", {"feedback": "resid"}, ["unknown feedback 'resid'", "'residual'"]),
+    ("topk", {"codec": "row"}, ["unknown codec 'row'", "'raw'"]),
+    ("topk", {"warmup": -1}, ["-1 dense steps"]),
+    ("topk", {"min_size": -5}, ["min_size is -5"]),
+    ("topk", {"on_nonfinite": "skip"}, ["on_nonfinite is 'skip'", "'zero'"]),
+    ("topk", {"timeout": -1.0}, ["timeout", "-1"]),
+    ("dense", {"codec": "raw"}, ["sends no lists", "leave the codec out"]),
+    ("bf16", {"codec": "raw"}, ["sends no lists"]),
+]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("method", "options", "says"), BAD, ids=str)
+def test_bad_options(method, options, says):
+    for kind, message, free in pool(2).run(attempt, method, options):
+        assert issubclass(kind, ConfigError)
+        assert all(words in message for words in says), message
+        assert free
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ([{"density": 0.01}, {"density": 0.02}], ["reducer", "0.01", "0.02", "[1]"]),
+        ([{"scope": "model"}, {}], ["scope", "model", "bucket"]),
+        ([{"density": 7.0}, {}], ["density is 7.0"]),
+        ([{}, {"seed": 3}], ["seed=3"]),
+    ],
+)
+def test_ranks_that_differ(options, says):
+    for kind, message, free in pool(2).run(attempt, "topk", options):
+        assert kind in (AgreementError, ConfigError)
+        assert all(words in message for words in says), message
+        assert free
+
+
+def attach_to(group, make):
+    model = make()
+    try:
+        thinwire.attach(model, "topk")
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def unwrapped():
+    return make_model()
+
+
+def doubles():
+    return DDP(nn.Linear(4, 4, dtype=torch.float64))
+
+
+def complexes():
+    return DDP(nn.Linear(4, 4, dtype=torch.complex64))
+
+
+def twice():
+    model = wrap()
+    thinwire.attach(model, "topk")
+    return model
+
+
+def hooked():
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    model = wrap()
+    model.register_comm_hook(None, allreduce_hook)
+    return model
+
+
+class FullyShardedDataParallel(nn.Linear):
+    """Stands in for the real one, which cannot be built on two CPU ranks."""
+
+
+def sharded():
+    return FullyShardedDataParallel(2, 2)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (unwrapped, ["Sequential", "DistributedDataParallel", "DDP(model)"]),
+        (doubles, ["'weight' is torch.float64", "model.float()"]),
+        (complexes, ["torch.complex64"]),
+        (twice, ["hook already", "attach once"]),
+        (hooked, ["hook already"]),
+        (sharded, ["FSDP is not supported", "reduce-scatter"]),
+    ],
+)
+def test_models_that_cannot_be_served(make, says):
+    for message in pool(2).run(attach_to, make):
+        assert all(words in message for words in says), message
+
+
+def frozen_integers(group):
+    module = nn.Sequential(nn.Linear(WIDTH, 8))
+    module.codes = nn.Parameter(torch.arange(5), requires_grad=False)
+    model = DDP(module)
+    thinwire.attach(model, "topk")
+    return step_once(model, optimizer_of(model), group.rank, 0)
+
+
+@pytest.mark.processes
+def test_frozen_integers_take_no_part():
+    assert all(loss > 0 for loss in pool(2).run(frozen_integers))
+
+
+def switched_off(group):
+    import os
+
+    os.environ["THINWIRE"] = "dense"
+    try:
+        return train(group, method="topk")
+    finally:
+        del os.environ["THINWIRE"]
+
+
+def plain_ddp(group):
+    return train(group, method=None)
+
+
+@pytest.mark.processes
+def test_the_environment_switches_compression_off():
+    ours, ddp = pool(2).run(switched_off), pool(2).run(plain_ddp)
+    assert ours[0][0] == ddp[0][0]
+    assert ours[0][2]["density"] == 1.0

@@ -1,0 +1,79 @@
+"""A dead or stuck peer is an error that names it, from backward, on every survivor."""
+
+import os
+import signal
+import time
+
+import pytest
+from training import batch, optimizer_of, step_once, wrap
+
+import thinwire
+from thinwire.errors import GroupError, PeerError, TornError
+from workers import fresh
+
+pytestmark = pytest.mark.processes
+
+SECONDS = 3.0
+
+
+def lose_a_peer(group, method, scope, how):
+    """Rank 1 is lost at step 3; what the others are told, then and afterwards."""
+    model = wrap()
+    state = thinwire.attach(model, method, scope=scope, timeout=SECONDS)
+    optimizer = optimizer_of(model)
+    told = []
+    for step in range(5):
+        if step == 3 and group.rank == 1:
+            os.kill(os.getpid(), how)
+        start = time.monotonic()
+        try:
+            step_once(model, optimizer, group.rank, step)
+        except (GroupError, TornError) as error:
+            ranks = getattr(error, "ranks", None)
+            told.append((type(error), ranks, str(error), time.monotonic() - start))
+    try:
+        state.state_dict()
+    except TornError as error:
+        told.append((type(error), None, str(error), 0.0))
+    return told
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    ("method", "scope"), [("topk", "bucket"), ("topk", "model"), ("dense", "bucket")]
+)
+def test_survivors_are_told_who(method, scope, how):
+    outcomes = fresh(
+        3, lose_a_peer, method, scope, how, lost=[1], group_timeout=3 * SECONDS
+    )
+    for rank in (0, 2):
+        assert outcomes[rank].error is None, outcomes[rank].error
+        first, second, third = outcomes[rank].result
+        kind, ranks, message, seconds = first
+        assert kind is PeerError
+        assert ranks == (1,), message
+        assert "rank 1" in message
+        # Not a measurement: it must not have waited for something else's timeout.
+        assert seconds < 3 * SECONDS
+        for refusal in (second, third):
+            assert refusal[0] is TornError
+            assert "restart every rank from the last checkpoint" in refusal[2]
+
+
+def uneven_batches(group):
+    """Rank 1 stops early, without join: the others must not wait for ever."""
+    model = wrap()
+    thinwire.attach(model, "topk", timeout=SECONDS)
+    if group.rank == 1:
+        time.sleep(3 * SECONDS)
+        return None
+    try:
+        model(batch(group.rank, 0)).sum().backward()
+    except PeerError as error:
+        return error.ranks
+    return ()
+
+
+def test_a_rank_that_stays_away():
+    outcomes = fresh(2, uneven_batches, group_timeout=60.0)
+    assert outcomes[0].result == (1,)

@@ -1,0 +1,62 @@
+"""Units of reduction: which pieces of which buckets, and what is carried over."""
+
+import torch
+
+from thinwire import catalog
+from thinwire.hooks.units import Plan, Span, Units
+from thinwire.layout import Layout
+
+LAYOUT = Layout(("a", "b", "c", "d"), ((2, 2), (3,), (), (5,)))
+
+
+def pick(*names):
+    shapes = dict(zip(LAYOUT.names, LAYOUT.shapes, strict=True))
+    return Layout(names, tuple(shapes[name] for name in names))
+
+
+def test_units_that_are_buckets_have_one_span_each():
+    plan = Plan.draw([pick("d", "c"), pick("b", "a")], [("d", "c"), ("b", "a")])
+    assert plan.spans == ((Span(0, 0, 6),), (Span(1, 0, 7),))
+    assert plan.completes == ((0,), (1,))
+
+
+def test_neighbours_in_a_bucket_are_joined():
+    plan = Plan.draw([pick("d", "c", "b", "a")], [("d", "c"), ("b", "a")])
+    assert plan.spans == ((Span(0, 0, 6), Span(1, 0, 7)),)
+    assert plan.completes == ((), (0,))
+
+
+def test_units_across_buckets_wait_for_the_last_piece():
+    plan = Plan.draw(
+        [pick("a", "d"), pick("b", "c")], [("a", "b"), ("rows",), ("c", "d")]
+    )
+    assert plan.spans[0] == (Span(0, 0, 4), Span(2, 1, 6))
+    assert plan.spans[1] == (Span(0, 4, 7), Span(2, 0, 1))
+    assert plan.completes == ((), (), (0, 1))
+
+
+def test_regrouping_carries_residuals_by_name():
+    units = Units(catalog.reducer("topk"), LAYOUT, torch.device("cpu"))
+    units.states[0].memory.x.copy_(torch.arange(13.0))
+    units.states[0].memory.scale = 8.0
+    units.states[0].step = 5
+    before = {n: t.clone() for n, t in units.vectors()["residual"].items()}
+    units.settle([("d",), ("b", "a"), ("c",)])
+    assert [state.layout.names for state in units.states] == [
+        ("d",),
+        ("b", "a"),
+        ("c",),
+    ]
+    assert {(state.memory.scale, state.step) for state in units.states} == {(8.0, 5)}
+    after = units.vectors()["residual"]
+    assert all(torch.equal(before[name], after[name]) for name in LAYOUT.names)
+    assert units.settled
+
+
+def test_nothing_is_allocated_before_it_is_needed():
+    units = Units(catalog.reducer("dense"), LAYOUT, torch.device("cpu"))
+    units.settle([("d",), ("b", "a", "c")])
+    assert not units.remember
+    assert units.vectors() == {}
+    assert len(units.states) == 2
+    assert units.remember

@@ -1,0 +1,106 @@
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from kernel_inputs import same_bits, vector, ways_to_cut
+
+from thinwire import kernels
+from thinwire.kernels import Marker, cpu, cpu_threads, reference
+
+
+@pytest.fixture
+def small_shares(monkeypatch):
+    monkeypatch.setattr(cpu_threads, "SHARE", 1000)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("small_shares")
+@pytest.mark.parametrize("cut", range(6))
+def test_the_number_of_threads_changes_no_bit(cut):
+    size = 20_011
+    results = []
+    for threads in (1, 2, 3, 7):
+        torch.set_num_threads(threads)
+        marker = Marker(ways_to_cut(size)[cut])
+        marker.hints.fill_(1.0)
+        x = torch.zeros(size)
+        for low, high in ((0, 3001), (3001, size)):
+            grad = vector("normal", size)[low:high]
+            kernels.accumulate_(x, grad, offset=low, scale=0.5, marker=marker)
+            assert not grad.any()
+        kernels.accumulate_(x, vector("laplace", size))
+        results.append((x, marker.bitmap))
+    for x, bitmap in results[1:]:
+        assert same_bits(x, results[0][0])
+        assert same_bits(bitmap, results[0][1])
+
+
+@pytest.mark.usefixtures("small_shares")
+def test_parts_make_up_the_whole_and_run_in_threads():
+    torch.set_num_threads(4)
+    parts = []
+    cpu_threads.share_out(
+        lambda low, high: parts.append((low, high)),
+        7,
+        8000,
+        boundary=lambda p: p - p % 64,
+    )
+    parts.sort()
+    assert len(parts) == 4
+    assert [low for low, _ in parts[1:]] == [high for _, high in parts[:-1]]
+    assert (parts[0][0], parts[-1][1]) == (7, 8000)
+    assert all(low % 64 == 0 for low, _ in parts[1:])
+
+
+@pytest.mark.usefixtures("small_shares")
+def test_an_error_in_a_part_is_raised():
+    torch.set_num_threads(2)
+
+    def run(low, high):
+        if low > 0:
+            raise ArithmeticError("in the second part")
+
+    with pytest.raises(ArithmeticError):
+        cpu_threads.share_out(run, 0, 8000, boundary=lambda p: p)
+
+
+@pytest.mark.usefixtures("small_shares")
+def test_eight_callers_at_once():
+    torch.set_num_threads(2)
+    size = 20_011
+
+    def rank(number):
+        torch.manual_seed(number)
+        grads = [torch.randn(size) for _ in range(4)]
+        marker = Marker(kernels.interleaved_blocks(size, 2, 64))
+        x, y = torch.zeros(size), torch.zeros(size)
+        for grad in grads:
+            y.add_(grad)
+            kernels.accumulate_(x, grad, marker=marker)
+            for b, block in enumerate(marker.blocks):
+                found = kernels.select(x, 100, marker=marker, number=b)
+                wanted = reference.select(y, 100, block=block, marker=None, number=0)
+                assert same_bits(found[0], wanted[0])
+                kernels.subtract_at_(x, *found, block=block)
+                reference.subtract_at_(y, *wanted, block=block)
+        return same_bits(x, y)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(rank, range(8)))
+
+
+@pytest.mark.usefixtures("small_shares")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_makes_threads_of_its_own():
+    torch.set_num_threads(2)
+    x = torch.zeros(20_000)
+    cpu.accumulate_(x, torch.ones(20_000), offset=0, scale=1.0, marker=None)
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(2)
+        cpu.accumulate_(x, torch.ones(20_000), offset=0, scale=1.0, marker=None)
+        os._exit(0 if torch.equal(x, torch.full((20_000,), 2.0)) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,0 +1,68 @@
+"""decode(encode(v)) == v, or within the codec's stated error: every codec."""
+
+import pytest
+import torch
+from cases import CODECS
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import ANY, WHOLE, unhurried, vectors
+
+from thinwire.errors import WireError
+from thinwire.kernels import strictly_increasing
+from thinwire.wire import Packet
+
+# Relative to each value; a codec that is not here is exact.
+ERRORS = {"coarse": 2.0**-8}
+
+KEYS = st.sampled_from([0, 1, 2**63 - 1])
+
+
+@pytest.mark.parametrize("name", CODECS)
+@unhurried
+@given(vectors(values=WHOLE), KEYS)
+def test_a_list_comes_back_within_the_stated_error(name, vector, key):
+    codec = CODECS[name]
+    packet = Packet.parse(codec.encode(vector, key=key).body)
+    for nnz in (vector.nnz, None):
+        read = codec.decode(packet, vector.size, nnz, key=key)
+        assert read.size == vector.size
+        assert torch.equal(read.indices, vector.indices)
+        error = (read.values - vector.values).abs()
+        assert (error <= ERRORS.get(name, 0.0) * vector.values.abs()).all()
+
+
+@pytest.mark.parametrize("name", CODECS)
+@unhurried
+@given(vectors(values=ANY), KEYS)
+def test_the_same_list_is_the_same_bytes_of_the_stated_length(name, vector, key):
+    codec = CODECS[name]
+    packet, again = codec.encode(vector, key=key), codec.encode(vector, key=key)
+    assert torch.equal(packet.body, again.body)
+    assert codec.nbytes(vector.size, vector.nnz) in (None, packet.body.numel())
+    read = [codec.decode(p, vector.size, key=key) for p in (packet, again)]
+    bits = [vector.values.view(torch.int32) for vector in read]
+    assert torch.equal(*bits)
+
+
+@pytest.mark.parametrize("name", CODECS)
+@unhurried
+@given(vectors(), st.data())
+def test_a_changed_byte_never_yields_an_invalid_list(name, vector, data):
+    codec = CODECS[name]
+    body = codec.encode(vector).body.clone()
+    body[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        read = codec.decode(Packet.parse(body), vector.size, vector.nnz)
+    except WireError:
+        return
+    assert strictly_increasing(read.indices, vector.size)
+    assert len(read.indices) == len(read.values) == vector.nnz
+
+
+@pytest.mark.parametrize("name", CODECS)
+@unhurried
+@given(vectors(), st.data())
+def test_a_cut_packet_is_refused(name, vector, data):
+    body = CODECS[name].encode(vector).body
+    with pytest.raises(WireError):
+        Packet.parse(body[: data.draw(st.integers(0, len(body) - 1))])

@@ -1,0 +1,285 @@
+"""Channel: a list is sealed once, and everyone holds what its bytes decode to."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+
+import pytest
+import torch
+from cases import CODECS
+
+from thinwire.channel import Channel
+from thinwire.codecs import Codec, Split
+from thinwire.errors import ConfigError, WireError
+from thinwire.groups import Fault, Faulty, Op, simulate
+from thinwire.sparse import SparseVector
+from thinwire.wire import Packet
+
+SIZE = 40
+LISTS = {
+    "none": {},
+    "one": {3: 1.0},
+    "two": {0: -2.0, 39: 5.0},
+    "three": {1: 1.0, 2: 0.0, 3: -7.0},
+}
+BAGS = [(), ("one",), ("none",), ("two", "three"), ("one", "none", "one", "three")]
+
+
+def vector(name):
+    return SparseVector.of(LISTS[name], SIZE)
+
+
+def slots(bag, *, known=True):
+    return [(SIZE, len(LISTS[name]) if known else None) for name in bag]
+
+
+def entries(sealed):
+    return [each.vector.to_dict() for each in sealed]
+
+
+def expected(bag):
+    return [LISTS[name] for name in bag]
+
+
+def test_seal_adopts_what_everyone_will_decode():
+    exact = SparseVector.of({2: 1.0 + 2.0**-9, 5: 3.0}, size=SIZE)
+
+    def body(group):
+        channel = Channel(group, CODECS["coarse"])
+        mine = channel.seal(exact)
+        (theirs,) = channel.exchange(
+            [mine], dst=1 - group.rank, src=1 - group.rank, expect=[(SIZE, 2)]
+        )
+        return mine, theirs
+
+    for mine, theirs in simulate(2, body):
+        assert mine.vector.to_dict() == {2: 1.0, 5: 3.0}
+        assert theirs.vector.to_dict() == mine.vector.to_dict()
+        assert torch.equal(theirs.body, mine.body)
+        read = CODECS["coarse"].decode(Packet.parse(mine.body), SIZE)
+        assert read.to_dict() == mine.vector.to_dict()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_bags_of_any_kind_cross(codec, known):
+    # Whether lengths travel is one question for both ways: an empty bag knows its own.
+    sized = known and CODECS[codec].nbytes(SIZE, 1) is not None
+    for left, right in product(BAGS, BAGS):
+        if sized or bool(left) == bool(right):
+            swap = partial(cross, codec=codec, bags=(left, right), known=known)
+            got = simulate(2, swap)
+            assert got == [expected(right), expected(left)], (left, right)
+
+
+def test_an_empty_bag_crosses_a_list_of_unknown_length():
+    # The number of entries is known, so all ranks can know that lengths travel.
+    bags = (), ("two",)
+    got = simulate(2, lambda group: cross(group, "unsized", bags, known=True))
+    assert got == [[LISTS["two"]], []]
+
+
+def cross(group, codec, bags, *, known):
+    """What this rank gets when two ranks swap their bags."""
+    channel = Channel(group, CODECS[codec])
+    peer = 1 - group.rank
+    bag = [channel.seal(vector(name)) for name in bags[group.rank]]
+    expect = slots(bags[peer], known=known)
+    return entries(channel.exchange(bag, dst=peer, src=peer, expect=expect))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("bag", BAGS, ids=str)
+def test_a_bag_goes_one_way(codec, known, bag):
+    def body(group):
+        channel = Channel(group, CODECS[codec])
+        expect = slots(bag, known=known)
+        if group.rank == 0:
+            sent = [channel.seal(vector(name)) for name in bag]
+            return entries(channel.exchange(sent, dst=1, src=None, expect=expect))
+        return entries(channel.exchange([], dst=None, src=0, expect=expect))
+
+    assert simulate(2, body) == [[], expected(bag)]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_list_that_is_passed_on_stays_the_same_bytes(codec):
+    ranks = 4
+
+    def body(group):
+        channel = Channel(group, CODECS[codec], step=group.size)
+        value = 1.0 + group.rank + 2.0**-9
+        mine = channel.seal(SparseVector.of({group.rank: value}, SIZE))
+        held = [mine]
+        after, before = (group.rank + 1) % ranks, (group.rank - 1) % ranks
+        for _ in range(ranks - 1):
+            held += channel.exchange(
+                held[-1:], dst=after, src=before, expect=[(SIZE, 1)]
+            )
+        return held
+
+    held = simulate(ranks, body)
+    for rank, distance in product(range(ranks), range(ranks)):
+        origin = held[(rank - distance) % ranks][0]
+        assert torch.equal(held[rank][distance].body, origin.body)
+        assert entries([held[rank][distance]]) == entries([origin])
+
+
+def test_a_rank_exchanges_with_itself():
+    def body(group):
+        channel = Channel(group, Split())
+        bag = [channel.seal(vector("two"))]
+        return entries(channel.exchange(bag, dst=0, src=0, expect=slots(["two"])))
+
+    assert simulate(1, body) == [[LISTS["two"]]]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_all_gather_gives_every_list_in_order_of_rank(codec, known, ranks):
+    def body(group):
+        channel = Channel(group, CODECS[codec])
+        mine = channel.seal(SparseVector.of({group.rank: 2.0}, SIZE))
+        expect = (SIZE, 1 if known else None)
+        gathered = channel.all_gather(mine, expect=expect)
+        assert gathered[group.rank] is mine
+        return entries(gathered)
+
+    everything = [{rank: 2.0} for rank in range(ranks)]
+    assert simulate(ranks, body) == [everything] * ranks
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Raw, and a note of every key and source it was given."""
+
+    codec: Codec = field(default_factory=Split)
+    keys: list = field(default_factory=list)
+    sources: list = field(default_factory=list)
+
+    def nbytes(self, size, nnz):
+        return self.codec.nbytes(size, nnz)
+
+    def encode(self, vector, *, source=None, key=0):
+        self.keys.append(key)
+        self.sources.append(source)
+        return self.codec.encode(vector, key=key)
+
+    def decode(self, packet, size, nnz=None, *, key=0):
+        self.keys.append(key)
+        return self.codec.decode(packet, size, nnz)
+
+
+def test_both_ends_and_every_rank_use_one_key():
+    def body(group):
+        codec = Recorder()
+        channel = Channel(group, codec, step=5, seed=9)
+        sealed = channel.seal(vector("one"), part=2)
+        channel.all_gather(sealed, expect=(SIZE, 1), part=2)
+        ring = (group.rank + 1) % 3, (group.rank - 1) % 3
+        channel.exchange(
+            [sealed], dst=ring[0], src=ring[1], expect=[(SIZE, 1)], part=2
+        )
+        return codec.keys
+
+    keys = simulate(3, body)
+    assert {len(each) for each in keys} == {5}
+    assert len(set().union(*keys)) == 1
+
+
+def test_keys_tell_seeds_steps_and_parts_apart():
+    codec = Recorder()
+    for seed, step, part in product(range(8), range(8), range(8)):
+        Channel(None, codec, step=step, seed=seed).seal(vector("one"), part=part)
+    assert len(set(codec.keys)) == 8**3
+    assert all(0 <= key < 2**63 for key in codec.keys)
+
+
+def test_a_source_reaches_the_encoder():
+    codec = Recorder()
+    Channel(None, codec).seal(vector("one"), source=torch.neg)
+    Channel(None, codec).seal(vector("one"))
+    assert codec.sources == [torch.neg, None]
+
+
+@pytest.mark.parametrize("kind", ["flip", "truncate"])
+@pytest.mark.parametrize("codec", ["raw", "unsized"])
+@pytest.mark.parametrize("call", ["exchange", "all_gather"])
+def test_damage_is_reported_with_the_rank_it_came_from(kind, codec, call):
+    def body(group):
+        damaged = Faulty(group, Fault(0, kind)) if group.rank == 0 else group
+        channel = Channel(damaged, CODECS[codec])
+        sealed = channel.seal(vector("two"))
+        if call == "all_gather":
+            return channel.all_gather(sealed, expect=(SIZE, 2))
+        peer = (group.rank + 1) % 2
+        return channel.exchange([sealed], dst=peer, src=peer, expect=[(SIZE, 2)])
+
+    with pytest.raises(WireError, match="rank 1"):
+        simulate(2, body)
+
+
+@pytest.mark.parametrize(
+    ("codec", "sent", "expect", "said"),
+    [
+        ("raw", ["one"], slots(["two"]), "from rank 1: .* lists 1 entries, not 2"),
+        ("raw", ["one"], [(41, 1)], "from rank 1: .* for a vector of 40, not 41"),
+        ("unsized", ["two"], [(SIZE, 3)], "from rank 1: .* lists 2 entries, not 3"),
+        ("unsized", ["one", "two"], slots(["one"]), "rank 1 sent more than 1 lists"),
+        ("unsized", ["one"], slots(["one", "two"]), "rank 1 sent 1 lists, not 2"),
+        ("unsized", [], slots(["one"]), "rank 1 sent 0 lists, not 1"),
+    ],
+)
+def test_another_bag_than_expected_is_refused(codec, sent, expect, said):
+    def body(group):
+        channel = Channel(group, CODECS[codec])
+        if group.rank == 0:
+            return channel.exchange([], dst=None, src=1, expect=expect)
+        bag = [channel.seal(vector(name)) for name in sent]
+        # A bag of data-dependent lists has no length even when it is empty.
+        told = slots(sent or ["none"])
+        return channel.exchange(bag, dst=0, src=None, expect=told)
+
+    with pytest.raises(WireError, match=said):
+        simulate(2, body)
+
+
+def test_using_another_codec_changes_nothing_else():
+    channel = Channel(None, Split(), step=3, seed=4)
+    other = channel.using(CODECS["coarse"])
+    assert other == Channel(None, CODECS["coarse"], step=3, seed=4)
+    assert channel.codec == Split()
+    assert Channel(None).using(Split()).seal(vector("one")).body.numel() == 48
+
+
+def test_without_a_codec_no_list_travels():
+    def body(group):
+        channel = Channel(group)
+        sealed = channel.using(Split()).seal(vector("one"))
+        with pytest.raises(ConfigError, match="no codec"):
+            channel.seal(vector("one"))
+        with pytest.raises(ConfigError, match="no codec"):
+            channel.all_gather(sealed, expect=(SIZE, 1))
+        with pytest.raises(ConfigError, match="no codec"):
+            channel.exchange([sealed], dst=0, src=0, expect=[(SIZE, 1)])
+
+    simulate(1, body)
+
+
+def test_dense_buffers_and_raw_bytes_need_no_codec():
+    def body(group):
+        channel = Channel(group)
+        total = torch.tensor([1.0, float(channel.rank)])
+        channel.all_reduce_((total, Op.SUM))
+        byte = torch.tensor([channel.rank], dtype=torch.uint8)
+        ones = [1] * channel.size
+        gathered = channel.all_gather_bytes(byte, nbytes=ones)
+        dealt = channel.all_to_all([byte + 10 * r for r in range(3)], nbytes=ones)
+        return total.tolist(), torch.cat(gathered).tolist(), torch.cat(dealt).tolist()
+
+    for rank, (total, gathered, dealt) in enumerate(simulate(3, body)):
+        assert total == [3.0, 3.0]
+        assert gathered == [0, 1, 2]
+        assert dealt == [10 * rank + r for r in range(3)]
