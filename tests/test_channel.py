@@ -179,9 +179,7 @@ def test_both_ends_and_every_rank_use_one_key():
         sealed = channel.seal(vector("one"), part=2)
         channel.all_gather(sealed, expect=(SIZE, 1), part=2)
         ring = (group.rank + 1) % 3, (group.rank - 1) % 3
-        channel.exchange(
-            [sealed], dst=ring[0], src=ring[1], expect=[(SIZE, 1)], part=2
-        )
+        channel.exchange([sealed], dst=ring[0], src=ring[1], expect=[(SIZE, 1)], part=2)
         return codec.keys
 
     keys = simulate(3, body)
@@ -227,9 +225,9 @@ def test_damage_is_reported_with_the_rank_it_came_from(kind, codec, call):
         ("raw", ["one"], slots(["two"]), "from rank 1: .* lists 1 entries, not 2"),
         ("raw", ["one"], [(41, 1)], "from rank 1: .* for a vector of 40, not 41"),
         ("unsized", ["two"], [(SIZE, 3)], "from rank 1: .* lists 2 entries, not 3"),
-        ("unsized", ["one", "two"], slots(["one"]), "rank 1 sent more than 1 lists"),
-        ("unsized", ["one"], slots(["one", "two"]), "rank 1 sent 1 lists, not 2"),
-        ("unsized", [], slots(["one"]), "rank 1 sent 0 lists, not 1"),
+        ("unsized", ["one", "two"], slots(["one"]), "from rank 1: more than 1 lists"),
+        ("unsized", ["one"], slots(["one", "two"]), "from rank 1: 1 lists, not 2"),
+        ("unsized", [], slots(["one"]), "from rank 1: 0 lists, not 1"),
     ],
 )
 def test_another_bag_than_expected_is_refused(codec, sent, expect, said):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import families, unhurried, vectors
 
+from strategies import families, unhurried, vectors
 from thinwire.kernels import strictly_increasing
 from thinwire.sparse import SparseVector, index_dtype, keep_count, sum_of
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import unhurried
 
+from strategies import unhurried
 from thinwire.errors import ConfigError, WireError
 from thinwire.wire import HEADER, Packet, padded
 

@@ -247,7 +247,7 @@ def _portable(error: BaseException, text: str) -> BaseException:
 
 
 def _host_store() -> dist.TCPStore:
-    return dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)  # noqa: FBT003
+    return dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
 
 
 def _free_port() -> int:

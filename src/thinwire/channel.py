@@ -87,7 +87,10 @@ class Channel:
         )
         if src is None or message is None:
             return []
-        bodies = self._cut(message, nbytes, len(expect), src)
+        try:
+            bodies = self._cut(message, nbytes, len(expect))
+        except WireError as error:
+            raise WireError(f"from rank {src}: {error}") from error
         return [
             self._open(body, slot, src, part)
             for body, slot in zip(bodies, expect, strict=True)
@@ -132,6 +135,8 @@ class Channel:
         return (mixed ^ (part * 0x165667B19E3779F9)) & (2**63 - 1)
 
     def _nbytes(self, expect: Sequence[Slot]) -> list[int] | None:
+        if not expect and self._codec.nbytes(0, 0) is None:
+            return None  # whether lengths travel is one question for both ways
         lengths = []
         for size, nnz in expect:
             length = None if nnz is None else self._codec.nbytes(size, nnz)
@@ -141,19 +146,21 @@ class Channel:
         return lengths
 
     def _cut(
-        self, message: Tensor, nbytes: list[int] | None, count: int, src: int
+        self, message: Tensor, nbytes: list[int] | None, count: int
     ) -> Sequence[Tensor]:
         if nbytes is not None:
+            if message.numel() != sum(nbytes):
+                raise WireError(f"{message.numel()} bytes, not {sum(nbytes)}")
             return torch.split(message, nbytes)
         bodies: list[Tensor] = []
         while message.numel():
             if len(bodies) == count:
-                raise WireError(f"rank {src} sent more than {count} lists")
+                raise WireError(f"more than {count} lists")
             length = Packet.announced(message)
             bodies.append(message[:length])
             message = message[length:]
         if len(bodies) != count:
-            raise WireError(f"rank {src} sent {len(bodies)} lists, not {count}")
+            raise WireError(f"{len(bodies)} lists, not {count}")
         return bodies
 
     def _open(self, body: Tensor, slot: Slot, src: int, part: int) -> Sealed:

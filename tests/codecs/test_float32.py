@@ -4,8 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import unhurried
 
+from strategies import unhurried
 from thinwire.codecs import Float32
 from thinwire.errors import WireError
 

@@ -9,8 +9,8 @@ import torch
 from cases import Coarse
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import ANY, unhurried, vectors
 
+from strategies import ANY, unhurried, vectors
 from thinwire.codecs import Int32, Split
 from thinwire.errors import WireError
 from thinwire.kernels import strictly_increasing

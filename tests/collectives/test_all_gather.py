@@ -4,9 +4,9 @@ import pytest
 from cases import CODECS
 from reductions import reduce
 
+from thinwire.codecs import Split
 from thinwire.collectives import AllGather, Grade
 from thinwire.cost import Cost
-from thinwire.codecs import Split
 from thinwire.errors import ConfigError
 
 
@@ -43,7 +43,7 @@ def test_an_empty_vector_has_an_empty_total():
 
 @pytest.mark.parametrize("density", [0, 0.0, -1, 1.5, float("nan"), float("inf")])
 def test_a_density_is_a_fraction(density):
-    with pytest.raises(ConfigError, match="density is .* above 0 and at most 1"):
+    with pytest.raises(ConfigError, match=r"density is .* above 0 and at most 1"):
         AllGather(density)
     with pytest.raises(ConfigError, match="density is"):
         AllGather().with_density(density)

@@ -45,7 +45,7 @@ def test_it_promises_what_both_keep(large, small, grade, coded):
 
 def test_its_density_is_that_of_the_large():
     assert TEN.with_density(0.5) == BySize(10, AllGather(0.5))
-    with pytest.raises(ConfigError, match="density is 1.5"):
+    with pytest.raises(ConfigError, match=r"density is 1\.5"):
         TEN.with_density(1.5)
     with pytest.raises(ConfigError, match="no density"):
         BySize(10, BF16(), AllGather()).with_density(0.5)

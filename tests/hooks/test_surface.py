@@ -153,7 +153,7 @@ def test_composed_by_hand():
 
 
 def compiled(group):
-    model = wrap()
+    model = wrap(bucket_cap_mb=25)
     state = thinwire.attach(model, "topk", density=0.1)
     fast = torch.compile(model, backend="aot_eager")
     optimizer = optimizer_of(model)

@@ -1,6 +1,6 @@
 """Vectors that are hard on a selection, ways to cut them in blocks, and equality."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -59,6 +59,12 @@ def ways_to_cut(size: int) -> list[tuple[Block, ...]]:
     """The whole, contiguous blocks, and interleaved ones, aligned to words or not."""
     cuts = [(Block.whole(size),), contiguous_blocks(size, 3)]
     return cuts + [interleaved_blocks(size, 3, chunk) for chunk in (1, 3, 64, 128)]
+
+
+def some_blocks(size: int) -> Iterator[Block]:
+    """Every block of every cut; of a long vector, for time's sake, one of each."""
+    for blocks in ways_to_cut(size):
+        yield from blocks if size < 10_000 else blocks[-1:]
 
 
 def same_bits(left: Tensor, right: Tensor) -> bool:

@@ -12,9 +12,6 @@ from thinwire.kernels import Marker, cpu, cpu_threads, reference
 @pytest.fixture
 def small_shares(monkeypatch):
     monkeypatch.setattr(cpu_threads, "SHARE", 1000)
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.usefixtures("small_shares")

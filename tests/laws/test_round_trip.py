@@ -5,8 +5,8 @@ import torch
 from cases import CODECS
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import ANY, WHOLE, unhurried, vectors
 
+from strategies import ANY, WHOLE, unhurried, vectors
 from thinwire.errors import WireError
 from thinwire.kernels import strictly_increasing
 from thinwire.wire import Packet

@@ -1,12 +1,14 @@
 """Simulated ranks and real processes give the same bits."""
 
+from functools import partial
+
 import pytest
 import torch
 from cases import CASES, COLLECTIVES, PROCESSES, count, run
-from workers import pool
 
 from thinwire.collectives import Grade
 from thinwire.groups import simulate
+from workers import pool
 
 pytestmark = pytest.mark.processes
 
@@ -31,4 +33,5 @@ def test_processes_give_the_bits_of_the_simulation(case, ranks):
 @pytest.mark.parametrize("ranks", PROCESSES)
 def test_processes_count_what_the_simulation_counts(ranks):
     for case in CASES:
-        assert pool(ranks).run(count, case) == simulate(ranks, lambda g: count(g, case))
+        simulated = simulate(ranks, partial(count, case=case))
+        assert pool(ranks).run(count, case) == simulated

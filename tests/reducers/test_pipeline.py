@@ -135,12 +135,9 @@ def test_what_was_given_was_applied_or_is_remembered(pipeline, ranks):
 
 
 def test_pieces_of_any_cut_give_the_same_bits():
-    whole, cut_up = (
-        train(
-            SPARSE, 2, lambda r, s: reals(r, s, 90), pieces=[(n, F32) for n in ns], steps=4
-        )
-        for ns in ((90,), (0, 1, 63, 2, 24))
-    )
+    gradient = lambda rank, step: reals(rank, step, 90)  # noqa: E731
+    cuts = [[(90, F32)], [(n, F32) for n in (0, 1, 63, 2, 24)]]
+    whole, cut_up = (train(SPARSE, 2, gradient, pieces=c, steps=4) for c in cuts)
     for one, other in zip(whole, cut_up, strict=True):
         assert torch.equal(torch.stack(one.written), torch.stack(other.written))
         assert torch.equal(torch.stack(one.left), torch.stack(other.left))
@@ -233,6 +230,41 @@ def test_unchecked_is_not_checked():
         return grad.tolist()
 
     assert simulate(2, body) == [[1.0, float("inf"), 3.0]] * 2
+
+
+@pytest.mark.parametrize("dtype", [F32, BF, F16], ids=str)
+def test_unchecked_infinities_pass_through_and_are_not_remembered(dtype):
+    def body(group):
+        pipeline = Pipeline(Dense(), on_nonfinite="unchecked")
+        state = pipeline.init(Layout.flat(2))
+        grad = torch.tensor([1.0, float("inf") if group.rank else 2.0], dtype=dtype)
+        pipeline.reduce_([grad], group, state)
+        again = torch.tensor([1.0, 2.0], dtype=dtype)
+        pipeline.reduce_([again], group, state)
+        return grad.tolist(), again.tolist()
+
+    assert simulate(2, body) == [([1.0, float("inf")], [1.0, 2.0])] * 2
+
+
+@pytest.mark.parametrize("mode", ["propagate", "zero"])
+def test_a_mean_beyond_half_precision_waits_for_a_smaller_scale(mode):
+    pipeline = Pipeline(AllGather(0.5), Split(), on_nonfinite=mode)
+
+    def body(group):
+        state = pipeline.init(Layout.flat(2))
+        for grad in ([60000.0, 48000.0], [0.0, 48000.0]):
+            piece = torch.tensor(grad, dtype=F16)
+            told = pipeline.reduce_([piece], group, state)
+        assert told is None
+        assert state.step == 1
+        assert state.memory.x.tolist() == [0, 96000]
+        smaller = torch.zeros(2, dtype=F16)
+        assert pipeline.reduce_([smaller], group, state, scale=0.5) is not None
+        assert torch.count_nonzero(state.memory.x) == 0
+        return piece.nan_to_num(nan=-1.0).tolist(), smaller.tolist()
+
+    spoilt = [-1, -1] if mode == "propagate" else [0, 0]
+    assert simulate(2, body) == [(spoilt, [0, 48000])] * 2
 
 
 # Deliveries that nobody applied
@@ -401,12 +433,13 @@ def test_a_loss_scale_is_carried_from_step_to_step():
     ids=str,
 )
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("size", [0, 1, 101])
-def test_what_is_counted_is_on_the_card(pipeline, ranks, size):
+@pytest.mark.parametrize(("size", "count"), [(0, 1), (1, 1), (101, 1), (101, 3)])
+def test_what_is_counted_is_on_the_card(pipeline, ranks, size, count):
     def body(group):
         counted = Counted(group)
-        grad = integers(group.rank, 0, size)
-        pipeline.reduce_([grad], counted, pipeline.init(Layout.flat(size)))
+        pieces = integers(group.rank, 0, size).tensor_split(count)
+        grad = [piece.clone() for piece in pieces]
+        pipeline.reduce_(grad, counted, pipeline.init(Layout.flat(size)))
         return counted.traffic.cost
 
     costs = simulate(ranks, body)

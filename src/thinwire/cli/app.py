@@ -14,8 +14,6 @@ from thinwire.cli.units import parse_count
 from thinwire.errors import ConfigError, ThinwireError
 from thinwire.version import __version__
 
-INTERRUPTED = 130  # what shells report for Ctrl-C
-
 app = typer.Typer(
     name="thinwire",
     help="Sparse gradients for data-parallel PyTorch on slow networks.",
@@ -36,15 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(arguments)
     except ThinwireError as error:
-        _complain(f"Error: {error}")
+        Console(stderr=True).print(f"Error: {error}", markup=False, highlight=False)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
-    except KeyboardInterrupt:
-        _complain("Interrupted.")
-        sys.exit(INTERRUPTED)
-
-
-def _complain(text: str) -> None:
-    Console(stderr=True).print(text, markup=False, highlight=False)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - how typer calls back
@@ -73,19 +64,15 @@ def thinwire(
 def methods(
     *,
     size: Annotated[
-        int,
-        typer.Option(
-            help="Elements of the gradient, for example 25e6.",
-            parser=parse_count,
-            metavar="NUMBER",
-        ),
-    ] = 25_000_000,
+        str,
+        typer.Option(help="Elements of the gradient.", metavar="NUMBER"),
+    ] = "25e6",
     density: Density = 0.01,
     ranks: Annotated[int, typer.Option(help="Number of workers.")] = 8,
     json: Annotated[bool, typer.Option(help="Print JSON instead of tables.")] = False,
 ) -> None:
     """List the methods, and what each would send for a gradient of some size."""
-    cards = methods_command.Cards(size, density, ranks)
+    cards = methods_command.Cards(parse_count(size, "size"), density, ranks)
     console = Console()
     if json:
         console.print_json(data=cards.as_dict())
@@ -103,9 +90,7 @@ def demo(
     workers: Annotated[int, typer.Option(help="Local processes to start.")] = 4,
     seconds: Annotated[
         float,
-        typer.Option(
-            help="Time for everything; each method makes at least 10 steps."
-        ),
+        typer.Option(help="Time for everything; each method makes at least 10 steps."),
     ] = 120.0,
     density: Density = 0.01,
     json: Annotated[
@@ -113,10 +98,9 @@ def demo(
         typer.Option(help="Also write the figures to this file.", metavar="FILE"),
     ] = None,
 ) -> None:
-    """Train a small language model with each method and compare bytes and losses.
+    """Train a small language model with each method; compare bytes and losses.
 
-    A 0.8 M parameter transformer learns Python from the source of the standard library,
-    on local processes that talk over the loopback interface. Nothing is downloaded.
+    It learns from the source of Python's standard library, so nothing is downloaded.
     """
     settings = demo_command.settings(methods, workers, seconds, density)
     demo_command.run(settings, Console(), json)

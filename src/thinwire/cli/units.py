@@ -2,9 +2,10 @@
 
 from math import isfinite
 
-import typer
+from thinwire.errors import ConfigError
 
 _PREFIXES = ("", "k", "M", "G", "T", "P")
+_STEP = 1000
 
 
 def nbytes(count: float) -> str:
@@ -31,42 +32,44 @@ def milliseconds(seconds: float) -> str:
     >>> milliseconds(1.4), milliseconds(0.0351), milliseconds(0.00002)
     ('1400 ms', '35.1 ms', '0.02 ms')
     """
-    ms = 1e3 * seconds
-    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
+    return f"{_three_digits(1e3 * seconds)} ms"
 
 
 def share(part: float, whole: float) -> str:
     """A part of a whole, in percent.
 
     >>> share(1, 25), share(3, 3), share(0, 0)
-    ('4.0 %', '100 %', '-')
+    ('4 %', '100 %', '-')
     """
     if not whole:
         return "-"
-    percent = 100 * part / whole
-    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.1f} %"
+    return f"{_three_digits(100 * part / whole)} %"
 
 
-def parse_count(text: str) -> int:
+def parse_count(text: str, what: str) -> int:
     """A whole number, written plainly or as 25e6.
 
-    >>> parse_count("25e6"), parse_count("0")
+    >>> parse_count("25e6", "size"), parse_count("0", "size")
     (25000000, 0)
     """
     try:
-        number = float(text.replace("_", ""))
-    except ValueError as error:
-        raise typer.BadParameter(
-            f"{text!r} is not a number: write 25000000 or 25e6"
-        ) from error
+        number = float(text)
+    except ValueError:
+        number = float("nan")
     if not isfinite(number) or number != int(number):
-        raise typer.BadParameter(f"{text} is not a whole number")
+        raise ConfigError(
+            f"{what} is {text!r}: give a whole number, such as 25000000 or 25e6"
+        )
     return int(number)
 
 
 def _scaled(number: float) -> str:
     scale = 0
-    while abs(number) >= 999.5 and scale < len(_PREFIXES) - 1:
-        number /= 1000
+    while round(number) >= _STEP and scale < len(_PREFIXES) - 1:
+        number /= _STEP
         scale += 1
-    return f"{number:.3g} {_PREFIXES[scale]}"
+    return f"{_three_digits(number)} {_PREFIXES[scale]}"
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:.0f}" if round(number) >= _STEP else f"{number:.3g}"

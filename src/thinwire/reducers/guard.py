@@ -60,6 +60,8 @@ def cost(segments: int, claims: int, ranks: int) -> Cost:
 
 def _peaks(grad: Sequence[Tensor], bounds: Sequence[Tensor] | None) -> Tensor:
     """The largest |g| of each segment, or of all."""
+    if not grad:
+        return torch.zeros(1 if bounds is None else 0)
     if bounds is not None:
         pairs = zip(grad, bounds, strict=True)
         return torch.cat([kernels.magnitudes(piece, edges) for piece, edges in pairs])

@@ -84,8 +84,9 @@ class Pipeline:
 
         `grad` is made of flat pieces that follow one another in the order of the
         layout. Returns the mean as it was delivered, or None where the step was not
-        finite; nothing has then been accumulated. `scale` is the loss scale the
-        gradient carries. With `per_name`, names of the layout whose gradient is zero
+        finite: nothing has then been accumulated (or, where only the mean overflows
+        half precision, nothing delivered). `scale` is the loss scale the gradient
+        carries. With `per_name`, names of the layout whose gradient is zero
         on every rank take no part and keep what they remember.
         """
         _check_pieces(grad, state.layout)
@@ -108,7 +109,7 @@ class Pipeline:
         self.feedback.settle(total, state.memory)
         state.step += 1
         mean = write_mean_(grad, total, group.size)
-        if _overflown(grad):
+        if self.on_nonfinite != "unchecked" and _overflown(grad):
             self.take_back_(mean, state)
             self.spoil_(grad)
             return None
@@ -145,17 +146,18 @@ def write_mean_(grad: Sequence[Tensor], total: Total, ranks: int) -> Total:
     """Divide a total by the number of ranks and write it into zeroed pieces."""
     if isinstance(total, Tensor):
         total.div_(ranks)
-        for piece, part in zip(grad, torch.split(total, list(_sizes(grad))), strict=True):
+        for piece, part in zip(
+            grad, torch.split(total, list(_sizes(grad))), strict=True
+        ):
             if piece.data_ptr() != part.data_ptr():
                 piece.copy_(part)
         return total
     mean = SparseVector(total.indices, total.values / ranks, total.size)
-    edges = torch.tensor([0, *accumulate(_sizes(grad))], device=mean.indices.device)
-    cuts = torch.searchsorted(mean.indices.long(), edges).tolist()
-    start = 0
-    for piece, (low, high) in zip(grad, pairwise(cuts), strict=True):
+    starts = [0, *accumulate(_sizes(grad))]
+    edges = torch.tensor(starts, dtype=mean.indices.dtype, device=mean.indices.device)
+    cuts = pairwise(torch.searchsorted(mean.indices, edges).tolist())
+    for piece, start, (low, high) in zip(grad, starts, cuts, strict=False):
         kernels.scatter_(piece, mean.indices[low:high] - start, mean.values[low:high])
-        start += piece.numel()
     return mean
 
 

@@ -179,7 +179,8 @@ def _work(settings: Settings, deadline: float, events: Events) -> list[Run]:
     runs: list[Run] = []
     for method in settings.methods:
         limits = _share(settings, deadline, runs)
-        runs.append(train(method, settings.recipe, corpus, limits, tell))
+        run = train(method, settings.recipe, corpus, limits=limits, tell=tell)
+        runs.append(run)
     dist.destroy_process_group()
     return runs
 

@@ -28,9 +28,8 @@ class Recipe:
     """What every method trains, and how."""
 
     shape: Shape = field(default_factory=Shape)
-    batch: int = 4
-    learning_rate: float = 0.1
-    momentum: float = 0.9
+    batch: int = 8
+    learning_rate: float = 1e-3
     held_out_windows: int = 64
     density: float = 0.01
     seed: int = 0
@@ -101,6 +100,7 @@ def train(
     method: str,
     recipe: Recipe,
     corpus: Corpus,
+    *,
     limits: Limits,
     tell: Callable[[Beat], None],
 ) -> Run:
@@ -112,9 +112,7 @@ def train(
     torch.manual_seed(recipe.seed)
     model = DistributedDataParallel(CharacterModel(recipe.shape))
     state = attach(model, method, density=recipe.density, seed=recipe.seed)
-    optimizer = torch.optim.SGD(
-        model.parameters(), recipe.learning_rate, recipe.momentum
-    )
+    optimizer = torch.optim.Adam(model.parameters(), recipe.learning_rate)
     before = held_out_loss(model.module, recipe, corpus)
     losses: list[float] = []
     seconds: list[float] = []
@@ -138,7 +136,7 @@ def train(
 def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor
 ) -> float:
-    """One step of stochastic gradient descent; the loss before it."""
+    """One step on one batch; the loss before it."""
     optimizer.zero_grad()
     loss = loss_of(model, batch)
     loss.backward()  # type: ignore[no-untyped-call]

@@ -20,7 +20,7 @@ class Shape:
     width: int = 128
     layers: int = 4
     heads: int = 4
-    context: int = 64
+    context: int = 32
 
 
 class CharacterModel(nn.Module):
@@ -62,7 +62,9 @@ class Block(nn.Module):
         batch, length, width = x.shape
         parts = self.ask(self.norm(x)).view(batch, length, 3, self.heads, -1)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        seen = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True
+        )
         x = x + self.answer(seen.transpose(1, 2).reshape(batch, length, width))
         thought: Tensor = x + self.think(x)
         return thought

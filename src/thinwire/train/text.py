@@ -49,8 +49,8 @@ def standard_library(folder: Path | None = None) -> bytes:
     text = b"\n".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
     if len(text) < _SMALLEST:
         raise ConfigError(
-            f"only {len(text)} bytes of Python source in {folder}: the demo learns from "
-            "the standard library's own source, which this Python seems not to have"
+            f"only {len(text)} bytes of Python source in {folder}: the demo learns "
+            "from the standard library's own source, which this Python seems to lack"
         )
     return text
 

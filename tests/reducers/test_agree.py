@@ -1,0 +1,85 @@
+"""The guard's note: what every rank learns of every other."""
+
+import pytest
+import torch
+
+from thinwire.cost import Cost
+from thinwire.errors import AgreementError
+from thinwire.groups import Counted, simulate
+from thinwire.reducers import guard
+
+EDGES = torch.tensor([0, 2, 2, 5])
+
+
+def agree(pieces, bounds=None, claims=None):
+    """Every rank's verdict; `pieces[r]` is the gradient of rank r."""
+
+    def body(group):
+        grad = [torch.tensor(piece) for piece in pieces[group.rank]]
+        verdict = guard.agree(grad, bounds, group, claims or {})
+        return verdict.finite, verdict.used.tolist()
+
+    verdicts = simulate(len(pieces), body)
+    assert all(verdict == verdicts[0] for verdict in verdicts)
+    return verdicts[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "finite"),
+    [
+        (0.0, True),
+        (3.4e38, True),
+        (1e-45, True),
+        (float("inf"), False),
+        (float("-inf"), False),
+        (float("nan"), False),
+    ],
+)
+def test_one_value_decides_for_everyone(value, finite):
+    calm = [[1.0, 2.0], [3.0]]
+    assert agree([calm, [[1.0, 2.0], [value]], calm])[0] is finite
+
+
+def test_a_segment_is_used_if_any_rank_uses_it():
+    zeros = [[0.0] * 5]
+    one = [[0.0, 0.0, 0.0, -1e-45, 0.0]]
+    assert agree([zeros, zeros], [EDGES]) == (True, [False, False, False])
+    assert agree([zeros, one], [EDGES]) == (True, [False, False, True])
+
+
+def test_segments_count_on_through_the_pieces():
+    grad = [[0.0] * 5, [1.0, 0.0]]
+    bounds = [EDGES, torch.tensor([0, 1, 2])]
+    assert agree([grad], bounds) == (True, [False, False, False, True, False])
+
+
+@pytest.mark.parametrize("claims", [{}, {"a": 0.1, "b": -3.0, "c": 0.0}])
+def test_equal_claims_are_no_news(claims):
+    assert agree([[[1.0]], [[2.0]]], claims=claims) == (True, [True])
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.1, 0.1 + 1e-16), (-1.0, 1.0), (0.0, 5e-324)]
+)
+def test_claims_that_differ_by_a_bit_name_the_setting_on_every_rank(low, high):
+    def body(group):
+        claims = {"alike": 1.0, "the knob": high if group.rank == 1 else low}
+        with pytest.raises(AgreementError, match=f"the knob: from {low} to {high}"):
+            guard.agree([torch.ones(3)], None, group, claims)
+
+    simulate(3, body)
+
+
+@pytest.mark.parametrize(("segments", "claims"), [(1, 0), (1, 2), (3, 1)])
+def test_its_card(segments, claims):
+    bounds = None if segments == 1 else [EDGES]
+
+    def body(group):
+        counted = Counted(group)
+        named = {str(i): 1.0 for i in range(claims)}
+        guard.agree([torch.ones(5)], bounds, counted, named)
+        return counted.traffic.cost
+
+    card = guard.cost(segments, claims, 4)
+    assert card == Cost(6, 12 * (segments + 2 * claims))
+    assert simulate(4, body) == [card] * 4

@@ -1,0 +1,108 @@
+"""Names to objects: every name builds, and a wrong one says which was meant."""
+
+import pytest
+
+from thinwire import catalog
+from thinwire.codecs import Split
+from thinwire.collectives import BF16, AllGather, BySize, Dense, Warmup
+from thinwire.errors import ConfigError
+from thinwire.feedback import Forget, Residual
+from thinwire.layout import Layout
+from thinwire.reducers import Pipeline
+
+
+@pytest.mark.parametrize("name", catalog.METHODS)
+@pytest.mark.parametrize("feedback", catalog.FEEDBACKS)
+def test_every_method_builds(name, feedback):
+    reducer = catalog.reducer(name, density=0.5, feedback=feedback)
+    collective = catalog.METHODS[name].collective
+    assert isinstance(reducer.collective, collective)
+    assert reducer.feedback == catalog.FEEDBACKS[feedback]
+    assert reducer.collective.density in (0.5, None)
+    assert reducer.init(Layout.flat(3)).memory.x.numel() == 3
+    assert catalog.METHODS[name].summary
+
+
+@pytest.mark.parametrize("codec", catalog.CODECS)
+@pytest.mark.parametrize("name", catalog.METHODS)
+def test_every_codec_builds_where_lists_travel(codec, name):
+    if catalog.reducer(name).collective.coded:
+        assert catalog.reducer(name, codec=codec).codec is catalog.CODECS[codec]
+    else:
+        with pytest.raises(ConfigError, match="leave the codec out"):
+            catalog.reducer(name, codec=codec)
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (catalog.reducer("dense"), Pipeline(Dense())),
+        (catalog.reducer("bf16"), Pipeline(BF16())),
+        (catalog.reducer("topk"), Pipeline(AllGather(0.01), Split())),
+        (
+            catalog.reducer("topk", feedback="none", seed=3, on_nonfinite="zero"),
+            Pipeline(AllGather(0.01), Split(), Forget(), "zero", 3),
+        ),
+        (
+            catalog.reducer("topk", codec=Split(), feedback=Residual()),
+            Pipeline(AllGather(0.01), Split(), Residual()),
+        ),
+        (
+            catalog.reducer("topk", warmup=7),
+            Pipeline(Warmup(AllGather(0.01), 7, 0), Split()),
+        ),
+        (
+            catalog.reducer("topk", warmup=(7, 9)),
+            Pipeline(Warmup(AllGather(0.01), 7, 9), Split()),
+        ),
+        (
+            catalog.reducer("topk", warmup=(0, 9)),
+            Pipeline(Warmup(AllGather(0.01), 0, 9), Split()),
+        ),
+        (catalog.reducer("topk", warmup=(0, 0)), catalog.reducer("topk")),
+        (
+            catalog.reducer("topk", min_size=50),
+            Pipeline(BySize(50, AllGather(0.01)), Split()),
+        ),
+        (
+            catalog.reducer("topk", min_size=50, warmup=7),
+            Pipeline(Warmup(BySize(50, AllGather(0.01)), 7), Split()),
+        ),
+        (catalog.reducer("bf16", min_size=50), Pipeline(BySize(50, BF16()))),
+    ],
+    ids=lambda made: str(made.collective),
+)
+def test_options_become_stages(made, expected):
+    assert made == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("topkk", {}, "unknown method 'topkk': did you mean 'topk'.*There are: dense"),
+        ("bf-16", {}, "did you mean 'bf16'"),
+        ("zzz", {}, r"unknown method 'zzz'\. There are: dense, bf16, topk"),
+        ("topk", {"densty": 1}, "option 'densty' of 'topk': did you mean 'density'"),
+        ("topk", {"warm_up": 5}, "did you mean 'warmup'"),
+        ("bf16", {"teams": 5}, "unknown option 'teams' of 'bf16'"),
+        ("topk", {"codec": "rwa"}, "unknown codec 'rwa': did you mean 'raw'"),
+        ("topk", {"feedback": "residuals"}, "feedback 'residuals'.*'residual'"),
+        ("topk", {"on_nonfinite": "nope"}, "on_nonfinite is 'nope'"),
+        ("topk", {"density": 0}, "density is 0"),
+        ("topk", {"density": 1.5, "warmup": 3}, "density is 1.5"),
+        ("topk", {"warmup": -1}, "0 or more"),
+        ("topk", {"warmup": (1, -1)}, "0 or more"),
+        ("topk", {"min_size": -1}, "min_size is -1"),
+        ("dense", {"warmup": (0, 5)}, "no density to ramp"),
+        ("dense", {"codec": "raw"}, "leave the codec out"),
+    ],
+)
+def test_what_cannot_be_built_is_explained(name, options, said):
+    with pytest.raises(ConfigError, match=said):
+        catalog.reducer(name, **options)
+
+
+def test_a_method_lists_its_own_options():
+    assert catalog.method("topk").options == ()
+    assert catalog.method("topk").build(0.5, {}) == AllGather(0.5)
+    assert catalog.method("dense").build(0.5, {}) == Dense()
