@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint check laws bench format build clean
+.PHONY: demo test test-gpu lint check laws bench format build clean
 
 demo: $(READY)
 	$(BIN)/thinwire demo
 
 test: $(READY)
 	$(BIN)/pytest -q -m "not slow and not gpu"
+
+# On a machine with a CUDA device.
+test-gpu: $(READY)
+	$(BIN)/pytest -q -m gpu
 
 lint: $(READY)
 	$(BIN)/ruff check .

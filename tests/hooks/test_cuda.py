@@ -1,0 +1,54 @@
+"""The hook on a CUDA device: several ranks share it over Gloo, one has it over NCCL."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from training import batch, make_model, optimizer_of
+
+import thinwire
+from workers import pool
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.processes,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def train(group, method, backend, options):
+    model = make_model().cuda()
+    ranks = list(range(group.size))
+    model = DDP(
+        model,
+        bucket_cap_mb=0.01,
+        process_group=dist.new_group(ranks, backend=backend),
+    )
+    state = None if method is None else thinwire.attach(model, method, **options)
+    optimizer = optimizer_of(model)
+    losses = []
+    for step in range(6):
+        optimizer.zero_grad()
+        loss = model(batch(group.rank, step).cuda()).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    if state is not None:
+        state.check_replicas()
+    return losses
+
+
+@pytest.mark.parametrize(("backend", "ranks"), [("gloo", 2), ("nccl", 1)])
+@pytest.mark.parametrize("scope", ["bucket", "model"])
+@pytest.mark.parametrize("method", ["dense", "bf16", "topk"])
+def test_losses_are_plain_ddps(backend, ranks, scope, method):
+    options = {"scope": scope} | ({"density": 1.0} if method == "topk" else {})
+    ours = pool(ranks).run(train, method, backend, options)
+    ddp = pool(ranks).run(train, None, backend, {})
+    for left, right in zip(ours, ddp, strict=True):
+        assert left == pytest.approx(right, rel=0.02 if method == "bf16" else 1e-5)
+
+
+def test_sparse_training_on_the_device():
+    for losses in pool(2).run(train, "topk", "gloo", {"density": 0.05}):
+        assert losses[-1] < losses[0]
