@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
 from training import (
     SIZES,
     batch,
     given_gradients,
     gradients_of,
+    make_model,
     optimizer_of,
     residual_of,
     train,
@@ -14,6 +16,7 @@ from training import (
 )
 
 import thinwire
+from thinwire.errors import ConfigError
 from workers import pool
 
 pytestmark = pytest.mark.processes
@@ -179,3 +182,41 @@ def test_uneven_inputs_under_join(method):
     ours = pool(3).run(run, {"method": method, "joined": True})
     assert all(same(ours[0][1], each[1]) for each in ours)
     assert [len(losses) for losses, *_ in ours] == [5, 6, 7]
+
+
+def freeze_late(group, scope):
+    model = wrap("branches", find_unused_parameters=True)
+    model.module.right.requires_grad_(False)
+    state = thinwire.attach(model, "topk", density=0.1, scope=scope)
+    optimizer = optimizer_of(model)
+    for step in range(5):
+        optimizer.zero_grad()
+        model(batch(group.rank, step)).square().mean().backward()
+        optimizer.step()
+    state.check_replicas()
+    return sorted(residual_of(state))
+
+
+@pytest.mark.parametrize("scope", ["bucket", "model"])
+def test_a_layer_frozen_after_wrapping_takes_no_part(scope):
+    for names in pool(2).run(freeze_late, scope):
+        assert names == ["left.bias", "left.weight"]
+
+
+def thaw_late(group):
+    model = make_model("branches")
+    model.right.requires_grad_(False)
+    model = DDP(model)
+    model.module.right.requires_grad_(True)
+    thinwire.attach(model, "topk")
+    try:
+        model(batch(group.rank, 0)).square().mean().backward()
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def test_a_layer_thawed_after_wrapping_is_an_error():
+    for message in pool(2).run(thaw_late):
+        assert "'right.weight'" in message
+        assert "then wrap, then attach" in message

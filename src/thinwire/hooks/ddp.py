@@ -111,11 +111,12 @@ class State:
         self._engine = Engine(
             self._group,
             Units(reducer, layout, self._device),
+            {name: p.numel() for name, p in model.module.named_parameters()},
             whole_model=scope == "model",
             per_name=bool(model.find_unused_parameters or model.static_graph),
-            device=self._device,
         )
-        self._names = {id(p): name for name, p in self._parameters.items()}
+        # All of them: one that was frozen after wrapping is still in a bucket.
+        self._names = {id(p): name for name, p in model.module.named_parameters()}
         self._bucket_names: dict[tuple[int, ...], Names] = {}
         self._in_backward = True
         self._refusal: TornError | None = None

@@ -4,7 +4,7 @@ It knows units, plans and failures; it does not know DDP. Every method that touc
 units runs on the courier's thread or after `drain`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -29,13 +29,14 @@ class Engine:
         self,
         group: Group,
         units: Units,
+        sizes: Mapping[str, int],
         *,
         whole_model: bool,
         per_name: bool,
-        device: torch.device,
     ) -> None:
         self.group = group
         self.units = units
+        self._sizes = sizes
         self.stopwatch: kernels.Stopwatch = {}
         self.passes = 0
         self.skipped = 0
@@ -45,8 +46,8 @@ class Engine:
         self._whole_model = whole_model
         self._per_name = per_name
         self._courier = Courier()
-        cuda = device.type == "cuda"
-        self._stream = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
+        cuda = units.device.type == "cuda"
+        self._stream = torch.cuda.Stream(units.device) if cuda else None  # type: ignore[no-untyped-call]
         self._plan: Plan | None = None
         self._pass: Backward | None = None
         self._passes_here = 0
@@ -143,7 +144,7 @@ class Engine:
         # Now, not at the next pass: a checkpoint in between must know the units.
         buckets = [arrival.names for arrival in current.arrivals]
         if self._settle_if_due(buckets, passes_here=self._passes_here):
-            self._plan = Plan.draw(self.units.layouts, buckets)
+            self._plan = Plan.draw(self.units.layouts, buckets, self._sizes)
         self.skipped += not current.finite
         if current.finite and self.units.layout.size:
             self.kept = current.delivered / self.units.layout.size
@@ -158,15 +159,15 @@ class Engine:
 
     def _choose(self, buckets: Sequence[Names]) -> Plan:
         self._settle_if_due(buckets, passes_here=self._passes_here + 1)
-        return Plan.draw(self.units.layouts, buckets)
+        return Plan.draw(self.units.layouts, buckets, self._sizes)
 
     def _settle_if_due(self, buckets: Sequence[Names], *, passes_here: int) -> bool:
         """Make units of the buckets, if it is time and DDP has redrawn them by now."""
         if self.units.settled or self.passes < SETTLE_AT or passes_here < SETTLE_AT:
             return False
         known = set(self.units.layout.names)
-        groups = [names for names in buckets if known.issuperset(names)]
-        if self._whole_model and groups:
+        groups = [tuple(n for n in names if n in known) for names in buckets]
+        if self._whole_model:
             groups = [tuple(name for names in groups for name in names)]
-        self.units.settle(groups)
+        self.units.settle([names for names in groups if names])
         return True

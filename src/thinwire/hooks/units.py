@@ -7,11 +7,12 @@ for good and across checkpoints. A `Plan` says which pieces of which buckets mak
 unit, and with which bucket its last piece arrives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from thinwire.errors import ConfigError
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
 from thinwire.reducers import State as UnitState
@@ -37,22 +38,29 @@ class Plan:
     completes: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def draw(cls, units: Sequence[Layout], buckets: Sequence[Names]) -> "Plan":
-        """Find every unit's pieces; neighbours in a bucket become one span."""
-        sizes = {
-            name: high - low
-            for unit in units
-            for name, low, high in zip(
-                unit.names, unit.offsets, unit.offsets[1:], strict=False
-            )
-        }
+    def draw(
+        cls,
+        units: Sequence[Layout],
+        buckets: Sequence[Names],
+        sizes: Mapping[str, int],
+    ) -> "Plan":
+        """Find every unit's pieces; neighbours in a bucket become one span.
+
+        `sizes` has the elements of every name that may be in a bucket.
+        """
         where: dict[str, Span] = {}
         for number, names in enumerate(buckets):
             start = 0
             for name in names:
-                stop = start + sizes.get(name, 0)
+                stop = start + sizes[name]
                 where[name] = Span(number, start, stop)
                 start = stop
+        for name in (name for unit in units for name in unit.names):
+            if name not in where:
+                raise ConfigError(
+                    f"DDP does not reduce {name!r}: it was frozen when the model was "
+                    "wrapped. Set requires_grad first, then wrap, then attach"
+                )
         spans = tuple(_joined([where[name] for name in unit.names]) for unit in units)
         completes: list[list[int]] = [[] for _ in buckets]
         for unit, pieces in enumerate(spans):
@@ -68,7 +76,7 @@ class Units:
         self.settled = False
         self.layouts = [layout] if layout.names else []
         self._reducer = reducer
-        self._device = device
+        self.device = device
         self._states: list[UnitState] | None = None
 
     @property
@@ -112,7 +120,7 @@ class Units:
         return found
 
     def _init(self, layout: Layout) -> UnitState:
-        return self._reducer.init(layout, self._device)
+        return self._reducer.init(layout, self.device)
 
     def _carried_over(
         self, old: Sequence[UnitState], layouts: Sequence[Layout]
