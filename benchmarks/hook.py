@@ -11,12 +11,11 @@ what a method delivered and still owes adds up to what DDP delivered.
 
 import sys
 
-sys.path.pop(0)  # this folder's select.py is not the standard library's
+# Behind the standard library, which has a `select` of its own.
+sys.path.append(sys.path.pop(0))
 
 import argparse
 import os
-import platform
-from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
 
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import thinwire
+from machine import machine
 
 VARIANTS: dict[str, tuple[str, dict[str, object]] | None] = {
     "plain DDP": None,
@@ -142,15 +142,6 @@ def show(
             row += "".join(f"{spent[f'{phase}_ms']:11.2f}" for phase in PHASES)
         print(row)
     print("verified: dense equals DDP bit for bit, replicas agree, nothing is lost")
-
-
-def machine() -> str:
-    cpu = platform.processor() or "unknown processor"
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line for line in info.read_text().splitlines() if "model name" in line]
-        cpu = names[0].split(":")[1].strip() if names else cpu
-    return f"{cpu}, {os.cpu_count()} cores, torch {torch.__version__}"
 
 
 def main() -> None:

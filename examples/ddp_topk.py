@@ -27,7 +27,7 @@ model = DistributedDataParallel(
     nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1))
 )
 state = thinwire.attach(model, "topk", density=0.01)  # that is all
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
 # The model is the same on every rank; what thinwire remembers is not.
 shared, own = options.folder / "model.pt", options.folder / f"thinwire.{rank}.pt"
@@ -49,8 +49,8 @@ for step in range(start, options.steps):
     if rank == 0:
         print(f"step {step}: loss {loss.item():.6f}")
 
-state.check_replicas()
 sent = state.metrics()["bytes_sent"] / max(options.steps - start, 1)
+state.check_replicas()
 options.folder.mkdir(exist_ok=True)
 torch.save(state.state_dict(), own)
 if rank == 0:

@@ -1,30 +1,37 @@
 """Sparse gradients for data-parallel PyTorch on slow networks.
 
-model = DDP(model)
-state = thinwire.attach(model, "topk", density=0.01)
+    model = DDP(model)
+    state = thinwire.attach(model, "topk", density=0.01)
+
+Public names are loaded when first used: importing thinwire takes no time.
 """
 
-from thinwire.channel import Channel
-from thinwire.codecs import Float32, Int32, Split
-from thinwire.collectives import BF16, AllGather, BySize, Dense, Warmup
-from thinwire.cost import Cost, Link
-from thinwire.errors import (
-    AgreementError,
-    ConfigError,
-    GroupError,
-    PeerError,
-    ReplicaError,
-    ThinwireError,
-    TornError,
-    WireError,
-)
-from thinwire.feedback import Forget, Residual
-from thinwire.groups import simulate
-from thinwire.hooks.attach import attach
-from thinwire.layout import Layout
-from thinwire.reducers import Pipeline
-from thinwire.sparse import SparseVector
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from thinwire.version import __version__
+
+if TYPE_CHECKING:
+    from thinwire.channel import Channel
+    from thinwire.codecs import Float32, Int32, Split
+    from thinwire.collectives import BF16, AllGather, BySize, Dense, Warmup
+    from thinwire.cost import Cost, Link
+    from thinwire.errors import (
+        AgreementError,
+        ConfigError,
+        GroupError,
+        PeerError,
+        ReplicaError,
+        ThinwireError,
+        TornError,
+        WireError,
+    )
+    from thinwire.feedback import Forget, Residual
+    from thinwire.groups import simulate
+    from thinwire.hooks.attach import attach
+    from thinwire.layout import Layout
+    from thinwire.reducers import Pipeline
+    from thinwire.sparse import SparseVector
 
 __all__ = [
     "BF16",
@@ -55,3 +62,45 @@ __all__ = [
     "attach",
     "simulate",
 ]
+
+# Where public names live, by module; packages are themselves reachable by name.
+_HOMES = {
+    "catalog": (),
+    "channel": ("Channel",),
+    "codecs": ("Float32", "Int32", "Split"),
+    "collectives": ("BF16", "AllGather", "BySize", "Dense", "Warmup"),
+    "cost": ("Cost", "Link"),
+    "errors": (
+        "AgreementError",
+        "ConfigError",
+        "GroupError",
+        "PeerError",
+        "ReplicaError",
+        "ThinwireError",
+        "TornError",
+        "WireError",
+    ),
+    "feedback": ("Forget", "Residual"),
+    "groups": ("simulate",),
+    "hooks": (),
+    "hooks.attach": ("attach",),
+    "layout": ("Layout",),
+    "reducers": ("Pipeline",),
+    "sparse": ("SparseVector",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME_OF:
+        value: object = getattr(import_module(f"thinwire.{_HOME_OF[name]}"), name)
+    elif name in _HOMES:
+        value = import_module(f"thinwire.{name}")
+    else:
+        raise AttributeError(f"module 'thinwire' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

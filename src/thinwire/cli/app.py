@@ -10,8 +10,8 @@ from rich.console import Console
 
 from thinwire.cli import demo as demo_command
 from thinwire.cli import methods as methods_command
-from thinwire.cli.units import parse_count
-from thinwire.errors import ConfigError, ThinwireError
+from thinwire.cli.formatting import parse_count
+from thinwire.errors import ThinwireError
 from thinwire.version import __version__
 
 app = typer.Typer(
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(arguments)
     except ThinwireError as error:
         Console(stderr=True).print(f"Error: {error}", markup=False, highlight=False)
-        sys.exit(2 if isinstance(error, ConfigError) else 1)
+        sys.exit(2)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - how typer calls back

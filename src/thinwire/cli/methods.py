@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from thinwire import catalog
-from thinwire.cli import units
+from thinwire.cli import formatting
 from thinwire.codecs import Codec
 from thinwire.collectives import Dense
 from thinwire.collectives.collective import check_density
@@ -131,7 +131,7 @@ def _cost_table(cards: Cards) -> Table:
     kept = keep_count(cards.size, cards.density)
     table = Table(
         title=f"One reduction of {cards.size:,} elements "
-        f"({units.nbytes(4 * cards.size)}) on {cards.ranks} workers; "
+        f"({formatting.nbytes(4 * cards.size)}) on {cards.ranks} workers; "
         f"sparse methods keep {kept:,}",
         title_justify="left",
     )
@@ -148,9 +148,9 @@ def _cost_cells(cost: Cost | None, dense: Cost) -> list[str]:
         return ["-"] * (3 + len(LINKS))
     return [
         str(cost.rounds),
-        units.nbytes(cost.nbytes),
-        units.share(cost.nbytes, dense.nbytes),
-        *(units.milliseconds(link.seconds(cost)) for link in LINKS.values()),
+        formatting.nbytes(cost.nbytes),
+        formatting.share(cost.nbytes, dense.nbytes),
+        *(formatting.milliseconds(link.seconds(cost)) for link in LINKS.values()),
     ]
 
 

@@ -158,7 +158,6 @@ class State:
             **checkpoint.dump(self._engine.units),
             **({} if density is None else {"density": density}),
             "passes": self._engine.passes,
-            "skipped": self._engine.skipped,
             "flushed": self._flushed or not self._engine.units.remember,
         }
         key = checkpoint.key_of(self._group.rank, self._group.size)
@@ -185,7 +184,7 @@ class State:
             reducer = _with_density(reducer, float(entries["density"]))
         checkpoint.fill(units, entries, residual)
         self._reducer = reducer
-        self._engine.restart(int(entries["passes"]), int(entries["skipped"]))
+        self._engine.restart(int(entries["passes"]))
         self._flushed = bool(entries["flushed"]) or residual == "drop"
 
     def flush(self) -> None:
@@ -206,7 +205,7 @@ class State:
     def check_replicas(self) -> None:
         """Compare parameter checksums over all ranks; raise where replicas differ."""
         self._engine.drain()
-        agreement.compare_replicas(self._group, self._parameters, self._device)
+        agreement.compare_replicas(self._transport, self._parameters, self._device)
 
     @property
     def density(self) -> float | None:
@@ -220,14 +219,14 @@ class State:
             # The guard, which would notice a difference, does not run: compare now.
             self._engine.drain()
             notes = agreement.gather_notes(
-                self._group, {"density": density}, self._device
+                self._transport, {"density": density}, self._device
             )
             if any(note != notes[0] for note in notes):
                 raise AgreementError(f"ranks set different densities: {notes}")
         self._reducer = reducer
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start, as plain floats.
+        """Counters since this state was made, as plain floats.
 
         Bytes and rounds are this rank's; milliseconds are of the communication thread:
         `wait_ms` inside the group, `encode_ms` in the codec, the others in kernels.
@@ -237,7 +236,7 @@ class State:
         traffic = self._group.traffic + self._direct_traffic
         seconds = engine.stopwatch
         return {
-            "steps": float(engine.passes),
+            "steps": float(engine.passes_here),
             "skipped_steps": float(engine.skipped),
             "bytes_sent": float(traffic.sent),
             "bytes_received": float(traffic.received),
@@ -292,7 +291,7 @@ class State:
         buffer = arrival.buffer
         cost = ring_all_reduce(buffer.nbytes, self._group.size)
         self._direct_traffic += Traffic(cost.rounds, cost.nbytes, cost.nbytes)
-        self._engine.passes += arrival.last
+        self._engine.passes_here += arrival.last
 
         def done(error: GroupError | None) -> None:
             if error is not None:

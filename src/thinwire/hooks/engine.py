@@ -39,6 +39,7 @@ class Engine:
         self._sizes = sizes
         self.stopwatch: kernels.Stopwatch = {}
         self.passes = 0
+        self.passes_here = 0
         self.skipped = 0
         self.kept = 0.0
         self.torn: BaseException | None = None
@@ -50,7 +51,6 @@ class Engine:
         self._stream = torch.cuda.Stream(units.device) if cuda else None  # type: ignore[no-untyped-call]
         self._plan: Plan | None = None
         self._pass: Backward | None = None
-        self._passes_here = 0
 
     def begin(self, reducer: Pipeline, scale: float) -> None:
         """Open a backward pass; its arrivals follow."""
@@ -85,9 +85,9 @@ class Engine:
                 f"failure was: {self.torn!r}"
             ) from self.torn
 
-    def restart(self, passes: int, skipped: int) -> None:
+    def restart(self, passes: int) -> None:
         """Go on from a checkpoint, whose units are in place already."""
-        self.passes, self.skipped = passes, skipped
+        self.passes = passes
         self._plan = None
 
     def _open(self, reducer: Pipeline, scale: float) -> None:
@@ -140,10 +140,10 @@ class Engine:
     def _close(self, current: Backward) -> None:
         self._plan = current.plan
         self.passes += 1
-        self._passes_here += 1
+        self.passes_here += 1
         # Now, not at the next pass: a checkpoint in between must know the units.
         buckets = [arrival.names for arrival in current.arrivals]
-        if self._settle_if_due(buckets, passes_here=self._passes_here):
+        if self._settle_if_due(buckets, passes_here=self.passes_here):
             self._plan = Plan.draw(self.units.layouts, buckets, self._sizes)
         self.skipped += not current.finite
         if current.finite and self.units.layout.size:
@@ -158,7 +158,7 @@ class Engine:
                 each.future.set_result(each.buffer)
 
     def _choose(self, buckets: Sequence[Names]) -> Plan:
-        self._settle_if_due(buckets, passes_here=self._passes_here + 1)
+        self._settle_if_due(buckets, passes_here=self.passes_here + 1)
         return Plan.draw(self.units.layouts, buckets, self._sizes)
 
     def _settle_if_due(self, buckets: Sequence[Names], *, passes_here: int) -> bool:

@@ -13,7 +13,7 @@ from time import perf_counter
 from types import ModuleType
 
 from torch import Tensor
-from torch.profiler import record_function
+from torch.autograd.profiler import record_function
 
 from thinwire.kernels.blocks import Block, contiguous_blocks, interleaved_blocks
 from thinwire.kernels.marker import Marker

@@ -28,7 +28,7 @@ Gradient = NDArray[Any]
 MAGNITUDE = 0x7FFFFFFF
 
 _LANES = 16
-# 4 kB ahead: measured 8-13 % faster than the hardware's own prefetching.
+# 4 kB ahead: 8-13 % faster on an Ice Lake server than the hardware's own prefetching.
 _AHEAD = 1024
 _I1, _I16, _I32, _I64 = (ir.IntType(width) for width in (1, 16, 32, 64))
 _FLOATS = ir.VectorType(ir.FloatType(), _LANES)

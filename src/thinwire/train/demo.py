@@ -27,7 +27,10 @@ from torch.distributed.elastic.multiprocessing import (
     SignalException,
     Std,
 )
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.multiprocessing.errors import (
+    ChildFailedError,
+    ProcessFailure,
+)
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from thinwire import catalog
@@ -127,12 +130,19 @@ def _call(
         raise KeyboardInterrupt from stop
     except ChildFailedError as failed:
         rank, failure = failed.get_first_failure()
-        raise GroupError(f"worker {rank} failed: {failure.message}") from failed
+        raise GroupError(f"worker {rank} failed: {_words(failure)}") from failed
     return by_rank
 
 
+def _words(failure: ProcessFailure) -> str:
+    """What a worker died of; the launcher keeps an exception as a dictionary."""
+    said: object = failure.message
+    return str(said.get("message", said)) if isinstance(said, dict) else str(said)
+
+
 def _launch_config(workers: int, logs: str) -> LaunchConfig:
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    for launcher in ("torch.distributed.elastic", "torch.multiprocessing"):
+        logging.getLogger(launcher).setLevel(logging.CRITICAL)
     return LaunchConfig(
         min_nodes=1,
         max_nodes=1,

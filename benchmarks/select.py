@@ -1,6 +1,6 @@
 """Accumulate a gradient and select its exact top k, on one core, against torch.
 
-    python benchmarks/selection.py --size 25_000_000 --density 0.01 --repeats 7
+    python benchmarks/select.py --size 25_000_000 --density 0.01 --repeats 7
 
 Ours is `accumulate_`, which also zeroes the gradient and marks, `select`, and
 `subtract_at_`. The peer is `x.add_(g)`, `torch.topk(x.abs(), k)` and a gather of the
@@ -9,18 +9,20 @@ same fresh gradients and evolve by error feedback, in turns. Every selection of 
 compared with the peer's up to ties, the last with the reference, bit for bit.
 """
 
+import sys
+
+# Behind the standard library, which has a `select` of its own.
+sys.path.append(sys.path.pop(0))
+
 import argparse
-import os
-import platform
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-import numba
 import torch
 from torch import Tensor
 
+from machine import machine
 from thinwire import kernels
 from thinwire.kernels import Block, Marker, reference
 
@@ -75,9 +77,7 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=20, help="steps before timing")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{processor()}, 1 thread of {os.cpu_count()} cores, Python", end=" ")
-    print(f"{platform.python_version()}, torch {torch.__version__}, ", end="")
-    print(f"numba {numba.__version__}")
+    print(f"{machine()}; one thread")
     report(measure(options), options)
 
 
@@ -151,13 +151,6 @@ def clock(step: Callable[[], object]) -> float:
     start = perf_counter()
     step()
     return perf_counter() - start
-
-
-def processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 if __name__ == "__main__":
