@@ -9,8 +9,9 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(BIN)/thinwire demo
 
+# Two at a time: much of the suite waits for processes and for time-outs.
 test: $(READY)
-	$(BIN)/pytest -q -m "not slow and not gpu"
+	$(BIN)/pytest -q -m "not slow and not gpu" -n 2 --dist worksteal
 
 # On a machine with a CUDA device.
 test-gpu: $(READY)
@@ -27,7 +28,7 @@ check: lint test
 
 # The laws over the full product of collectives, codecs and group sizes.
 laws: $(READY)
-	$(BIN)/pytest -q tests/laws -m "not gpu"
+	$(BIN)/pytest -q tests/laws -m "not gpu" -n 2 --dist worksteal
 
 bench: $(READY)
 	$(BIN)/python benchmarks/select.py

@@ -7,10 +7,12 @@ in which anything failed or hung is killed, and the next `pool(4)` starts a new 
 
 import atexit
 import contextlib
+import faulthandler
 import multiprocessing
 import multiprocessing.context
 import os
 import pickle
+import signal
 import socket
 import sys
 import time
@@ -58,6 +60,8 @@ class Pool:
         outcomes = _collect(dict(enumerate(self._ranks)), timeout)
         failed = [rank for rank in outcomes if outcomes[rank].error is not None]
         if failed or len(outcomes) < self.size:
+            for rank in set(range(self.size)) - set(outcomes):
+                self._ranks[rank].show_threads()
             self.close()
         for rank in failed:
             raise outcomes[rank].error  # type: ignore[misc]
@@ -163,6 +167,12 @@ class _Rank:
             return Outcome(error=error)
         return outcome
 
+    def show_threads(self) -> None:
+        """Let a process that hangs say where, on standard error."""
+        if self.process.is_alive() and self.process.pid is not None:
+            os.kill(self.process.pid, signal.SIGUSR1)
+            time.sleep(0.5)
+
     def dismiss(self) -> None:
         """Let the process come to its own end."""
         self.connection.close()
@@ -182,7 +192,11 @@ def _context() -> multiprocessing.context.ForkServerContext:
     Spawned ones would each import it again: seconds, on every core there is.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["thinwire.groups.torch"])
+    # What every rank would otherwise load by itself, DDP's torch._dynamo above all:
+    # that takes a busy machine the better part of a minute.
+    context.set_forkserver_preload(
+        ["torch._dynamo", "thinwire.hooks.attach", "thinwire.kernels.cpu"]
+    )
     return context
 
 
@@ -211,6 +225,7 @@ def _live(
     host: int | None,
 ) -> None:
     """A process: join the others, then run what is sent until nothing more is."""
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = dist.TCPStore("127.0.0.1", port, size, rank == host, timedelta(seconds=40))

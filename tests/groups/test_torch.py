@@ -69,6 +69,32 @@ def test_ranks_are_those_of_the_process_group():
     assert pool(3).run(_subgroup) == [(0, 2), None, (1, 2)]
 
 
+def _whole_after_part(group):
+    """Some ranks have made a group that the others do not know; then all make one."""
+    for ranks in ([0, 1], [1, 2]):
+        process_group = dist.new_group(ranks)
+        if ranks == [0, 1] and group.rank in ranks:
+            TorchGroup.own(process_group)
+    whole = TorchGroup.own(timeout=20.0)
+    total = torch.ones(1)
+    whole.all_reduce_((total, Op.SUM))
+    refusal = None
+    if group.rank in [1, 2]:
+        try:
+            TorchGroup.own(process_group)
+        except GroupError as error:
+            refusal = str(error)
+    return total.item(), refusal
+
+
+def test_groups_of_some_ranks_do_not_make_others_wait():
+    first, second, third = (r for r in fresh(3, _whole_after_part))
+    assert [r.result[0] for r in (first, second, third)] == [3.0, 3.0, 3.0]
+    assert first.result[1] is None
+    for refused in (second, third):
+        assert "make the others" in refused.result[1]
+
+
 def _or_without_library(group):
     bits = torch.zeros(13, dtype=torch.int32)
     bits[group.rank :: group.size] = 1 << (20 + group.rank)

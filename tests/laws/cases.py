@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import product
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -91,11 +92,18 @@ class Case:
         return f"{self.collective}-{self.codec}-{self.size}"
 
 
-CASES = [
+def _mark(case: Case) -> object:
+    """Every codec with one collective, every collective with two: else the product."""
+    usual = case.codec in (None, "raw", "coarse") or case.collective == "topk-1%"
+    return pytest.param(case, marks=() if usual else pytest.mark.slow, id=str(case))
+
+
+ALL_CASES = [
     Case(name, codec, size)
     for (name, collective), size in product(COLLECTIVES.items(), SIZES)
     for codec in (CODECS if collective.coded else (None,))
 ]
+CASES = [_mark(case) for case in ALL_CASES]
 
 
 @dataclass(frozen=True)
@@ -140,7 +148,7 @@ def lonely(rank: int, step: int, size: int) -> Tensor:
 DATA = {"integers": integers, "reals": reals, "equal": equal, "lonely": lonely}
 
 
-def run(group: Group, case: Case, data: str, steps: int = 4) -> list[Step]:
+def run(group: Group, case: Case, data: str, steps: int = 3) -> list[Step]:
     """Some steps of a collective with error feedback, on one rank."""
     collective = COLLECTIVES[case.collective]
     codec = None if case.codec is None else CODECS[case.codec]

@@ -16,7 +16,7 @@ def gap(steps):
     return before.sum(0) - total - after.sum(0), before.abs().sum(0)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("data", ["integers", "equal", "lonely"])
 def test_integers_come_out_equal(case, data):
     # On whole numbers even the library's order of additions cannot matter.
@@ -26,7 +26,7 @@ def test_integers_come_out_equal(case, data):
             assert torch.count_nonzero(difference) == 0, (case, ranks)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", CASES)
 def test_reals_come_out_within_rounding(case):
     eps = torch.finfo(torch.float32).eps
     assert COLLECTIVES[case.collective].grade is not Grade.NONE

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from cases import CASES, COLLECTIVES, PROCESSES, count, run
+from cases import ALL_CASES, CASES, COLLECTIVES, PROCESSES, count, run
 
 from thinwire.collectives import Grade
 from thinwire.groups import simulate
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.mark.parametrize("ranks", PROCESSES)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", CASES)
 def test_processes_give_the_bits_of_the_simulation(case, ranks):
     # The order of additions inside the library's all-reduce is its own.
     exact = COLLECTIVES[case.collective].grade is Grade.EXACT
@@ -32,6 +32,6 @@ def test_processes_give_the_bits_of_the_simulation(case, ranks):
 
 @pytest.mark.parametrize("ranks", PROCESSES)
 def test_processes_count_what_the_simulation_counts(ranks):
-    for case in CASES:
+    for case in ALL_CASES:
         simulated = simulate(ranks, partial(count, case=case))
         assert pool(ranks).run(count, case) == simulated

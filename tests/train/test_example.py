@@ -19,7 +19,7 @@ def torchrun(*options: str) -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=28,
+        timeout=80,
     )
     assert done.returncode == 0, done.stderr
     assert "replicas are bit-identical" in done.stdout
@@ -27,6 +27,7 @@ def torchrun(*options: str) -> list[str]:
 
 
 @pytest.mark.processes
+@pytest.mark.timeout(180)  # two launches, each of which loads torch from scratch
 def test_it_trains_saves_and_goes_on(tmp_path):
     folder = ["--folder", str(tmp_path / "checkpoint")]
     losses = torchrun(*folder) + torchrun(*folder, "--steps", "40", "--resume")

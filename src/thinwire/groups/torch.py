@@ -23,7 +23,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-from torch.distributed.distributed_c10d import _get_default_group, _get_default_store
+from torch.distributed.distributed_c10d import (
+    _get_default_group,
+    _get_default_store,
+    _world,
+)
 
 from thinwire.errors import ConfigError, GroupError
 from thinwire.groups import contract
@@ -81,16 +85,22 @@ class TorchGroup:
     ) -> Self:
         """The same ranks in a new process group, whose traffic meets nobody else's.
 
-        All ranks must call this. The new group lives as long as the default one:
-        destroying it earlier would free its name, and the next group of these ranks
-        would take it and find the old one's addresses in the store.
+        All ranks of the group must call this. The new group lives as long as the
+        default one: destroying it earlier would free its name, and the next group of
+        these ranks would take it and find the old one's addresses in the store.
         """
         group = process_group or _get_default_group()
+        ranks = dist.get_process_group_ranks(group)
+        # A group of some ranks is named by how many groups each of them knows, and
+        # ranks that call it by different names would wait for each other for ever.
+        partial = len(ranks) < dist.get_world_size()
+        if partial:
+            _check_names(cls(group, timeout=timeout, device=device))
         made = dist.new_group(
-            dist.get_process_group_ranks(group),
+            ranks,
             timeout=None if timeout is None else timedelta(seconds=timeout),
             backend=dist.get_backend(group),
-            use_local_synchronization=True,
+            use_local_synchronization=partial,
         )
         return cls(made, timeout=timeout, device=device)
 
@@ -327,6 +337,20 @@ class TorchGroup:
         for probe in probes[:1]:
             with suppress(RuntimeError):  # this time-out closes them
                 probe.wait(timedelta(milliseconds=1))
+
+
+def _check_names(group: TorchGroup) -> None:
+    """Refuse to make a group that its ranks would call by different names."""
+    known = torch.tensor([len(_world.pg_names)], device=group._wire)  # noqa: SLF001
+    body = known.view(torch.uint8)
+    bodies = group.all_gather(body, nbytes=[body.numel()] * group.size)
+    counts = [int(each.view(torch.int64)) for each in bodies]
+    if len(set(counts)) > 1:
+        raise GroupError(
+            f"ranks of this process group have made {counts} process groups so far: "
+            "make the others (and attach other models) alike on all of these ranks, or "
+            "reduce over the default group"
+        )
 
 
 def _backends(group: dist.ProcessGroup) -> dict[str, str]:
