@@ -191,7 +191,7 @@ def _paragraphs(result: demo.Result) -> Iterator[str]:
         f"{demo.LOSS_WINDOW} training batches up to step {common}, and of text held "
         "out of training. Weights and batches are the same for every method. A sparse "
         "gradient arrives later, not less, so its loss lags at first: little with this "
-        "demo's SGD, more with Adam (by 0.3 after 250 steps when we tried)."
+        "demo's SGD, more with Adam."
     )
     late = [row.method for row in result.rows if not row.in_time]
     if late:
