@@ -17,6 +17,9 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 class Layout:
     """Names and shapes, in the order in which they lie in the flat vector.
 
+    `strides` says how each piece lies in its part of the vector, where that is not
+    row by row: gradients in DDP's buckets lie as their parameters do.
+
     >>> layout = Layout(("w", "b"), ((2, 3), (3,)))
     >>> layout.size, layout.offsets
     (9, (0, 6, 9))
@@ -24,6 +27,7 @@ class Layout:
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
+    strides: tuple[tuple[int, ...], ...] | None = None
 
     @classmethod
     def of(cls, named: Iterable[tuple[str, Tensor]]) -> "Layout":
@@ -33,7 +37,7 @@ class Layout:
         Traceback (most recent call last):
         thinwire.errors.ConfigError: 'steps' is torch.int64: thinwire reduces ...
         """
-        names, shapes = [], []
+        names, shapes, strides = [], [], []
         for name, tensor in named:
             if tensor.dtype not in DTYPES:
                 raise ConfigError(
@@ -43,7 +47,8 @@ class Layout:
                 )
             names.append(name)
             shapes.append(tuple(tensor.shape))
-        return cls(tuple(names), tuple(shapes))
+            strides.append(_strides_in_bucket(tensor))
+        return cls(tuple(names), tuple(shapes), tuple(strides))
 
     @classmethod
     def flat(cls, size: int) -> "Layout":
@@ -65,7 +70,34 @@ class Layout:
         """The pieces of a flat vector by name, in their shapes, sharing its memory."""
         edges = zip(self.offsets, self.offsets[1:], strict=False)
         pieces = (vector[low:high] for low, high in edges)
-        return {
+        views = {
             name: piece.view(shape)
             for name, shape, piece in zip(self.names, self.shapes, pieces, strict=True)
         }
+        if self.strides is None:
+            return views
+        return {
+            name: view.as_strided(view.shape, strides)
+            for (name, view), strides in zip(views.items(), self.strides, strict=True)
+        }
+
+    def pick(self, names: Iterable[str]) -> "Layout":
+        """Some of the pieces, in another order.
+
+        >>> Layout(("w", "b"), ((2, 3), (3,))).pick(["b"])
+        Layout(names=('b',), shapes=((3,),), strides=None)
+        """
+        where = {name: i for i, name in enumerate(self.names)}
+        order = [where[name] for name in names]
+        return Layout(
+            tuple(self.names[i] for i in order),
+            tuple(self.shapes[i] for i in order),
+            None if self.strides is None else tuple(self.strides[i] for i in order),
+        )
+
+
+def _strides_in_bucket(tensor: Tensor) -> tuple[int, ...]:
+    """A tensor's own strides if it fills its memory, else those of rows."""
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    dense = tensor.permute(order).is_contiguous()
+    return tuple((tensor if dense else tensor.new_empty(tensor.shape)).stride())

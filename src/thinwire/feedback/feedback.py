@@ -24,6 +24,13 @@ class Memory:
     saved: dict[str, Tensor] = field(default_factory=dict)
     scale: float = 1.0
 
+    def rescale_(self, scale: float) -> None:
+        """Bring what is remembered to another scale; exact for powers of two."""
+        if scale != self.scale:
+            for vector in self.saved.values():
+                vector.mul_(scale / self.scale)
+            self.scale = scale
+
 
 class Feedback(Protocol):
     """Accumulates gradients before a reduction and settles accounts after it."""

@@ -2,7 +2,7 @@
 
 import os
 from datetime import timedelta
-from typing import Any, get_args
+from typing import Any
 
 from torch import nn
 from torch.distributed import ProcessGroup
@@ -13,7 +13,7 @@ from thinwire.collectives import Dense
 from thinwire.errors import ConfigError
 from thinwire.feedback import Feedback
 from thinwire.hooks.ddp import Scaler, Scope, State, hook, report
-from thinwire.hooks.inspection import check_model, check_wrapped
+from thinwire.hooks.inspection import check_wrapped
 from thinwire.reducers import OnNonfinite, Pipeline
 
 
@@ -60,9 +60,6 @@ def attach(
     """
     ddp = check_wrapped(model)
     try:
-        check_model(ddp)
-        if scope not in get_args(Scope):
-            raise ConfigError(f"scope is {scope!r}: choose 'bucket' or 'model'")
         if isinstance(timeout, timedelta):
             timeout = timeout.total_seconds()
         if timeout is not None and not timeout > 0:

@@ -129,6 +129,10 @@ class Backward:
             self.reducer.take_back_(mean, self.units.states[unit])
         self.means.clear()
         self.finite = False
+        memories = [state.memory for state in self.units.states]
+        if len({memory.scale for memory in memories}) > 1:
+            for memory in memories:
+                memory.rescale_(self.scale)
 
     def _spoil(self) -> None:
         for arrival in self.arrivals:

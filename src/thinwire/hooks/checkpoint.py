@@ -15,6 +15,15 @@ from thinwire.errors import ConfigError
 from thinwire.hooks.units import Units
 
 FORMAT = 1
+_SCALARS = {
+    "flushed": bool,
+    "passes": int,
+    "scale": float,
+    "scope": str,
+    "settled": bool,
+    "step": int,
+    "units": str,
+}
 
 Residual = Literal["keep", "drop"]
 
@@ -56,25 +65,41 @@ def entries_for(
     )
 
 
-def check_names(entries: Mapping[str, Any], units: Units, residual: Residual) -> None:
-    """Refuse entries of another model, before anything changes."""
+def check(entries: Mapping[str, Any], units: Units, residual: Residual) -> None:
+    """Refuse entries that are damaged or of another model, before anything changes."""
+    for key, kind in _SCALARS.items():
+        if not isinstance(entries.get(key), kind):
+            raise ConfigError(
+                f"a damaged state dict: its {key!r} is {entries.get(key)!r}, not "
+                f"{kind.__name__}"
+            )
     shapes = dict(zip(units.layout.names, units.layout.shapes, strict=True))
-    listed = [name for unit in units_of(entries) for name in unit]
-    if sorted(listed) != sorted(shapes):
-        strange = sorted(set(listed) ^ set(shapes)) or sorted(listed)
+    _same_names([name for unit in units_of(entries) for name in unit], shapes)
+    if residual == "drop" or entries["flushed"]:
+        return
+    vectors = _vectors(entries)
+    if set(vectors) != units.kinds:
+        raise ConfigError(
+            f"a state dict that remembers {sorted(vectors)}, not "
+            f"{sorted(units.kinds)}: attach with the same feedback, or load with residual='drop'"
+        )
+    for what, held in vectors.items():
+        _same_names(list(held), shapes)
+        for name, tensor in held.items():
+            if tuple(tensor.shape) != shapes[name]:
+                raise ConfigError(
+                    f"a state dict of another model: {what} of {name!r} has shape "
+                    f"{tuple(tensor.shape)}, here it is {shapes[name]}"
+                )
+
+
+def _same_names(listed: Sequence[str], known: Mapping[str, object]) -> None:
+    if sorted(listed) != sorted(known):
+        strange = sorted(set(listed) ^ set(known)) or sorted(listed)
         raise ConfigError(
             f"a state dict of another model: it lists {len(listed)} parameters, this "
-            f"model has {len(shapes)}; the first that differs is {strange[0]!r}"
+            f"model has {len(known)}; the first that differs is {strange[0]!r}"
         )
-    if residual == "drop":
-        return
-    for kind, vectors in _vectors(entries).items():
-        for name, tensor in vectors.items():
-            if tuple(tensor.shape) != shapes.get(name):
-                raise ConfigError(
-                    f"a state dict of another model: {kind} of {name!r} has shape "
-                    f"{tuple(tensor.shape)}, here it is {shapes.get(name)}"
-                )
 
 
 def units_of(entries: Mapping[str, Any]) -> Sequence[tuple[str, ...]]:
@@ -85,8 +110,10 @@ def units_of(entries: Mapping[str, Any]) -> Sequence[tuple[str, ...]]:
         raise ConfigError("a state dict whose units cannot be read") from error
 
 
-def fill(units: Units, entries: Mapping[str, Any], residual: Residual) -> None:
-    """Copy checked entries into the units."""
+def fill(
+    units: Units, entries: Mapping[str, Any], residual: Residual, *, scope: str
+) -> None:
+    """Copy checked entries into the units; in another scope, units are drawn anew."""
     saved = {} if residual == "drop" else _vectors(entries)
     held = {
         kind: {name: tensor.detach().clone() for name, tensor in vectors.items()}
@@ -95,8 +122,9 @@ def fill(units: Units, entries: Mapping[str, Any], residual: Residual) -> None:
     was_held = bool(held) and not entries["flushed"]
     remember = units.remember
     units.forget()
-    units.regroup(units_of(entries))
-    units.settled = bool(entries["settled"])
+    known = entries["scope"] == scope
+    units.regroup(units_of(entries) if known else [units.layout.names])
+    units.settled = known and entries["settled"]
     if not (remember or was_held):
         return
     for state in units.states:

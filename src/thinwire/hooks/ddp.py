@@ -11,7 +11,7 @@ there is raised from `backward`, with its own type.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, NoReturn, Protocol, get_args
 
 import torch
 import torch.distributed as dist
@@ -24,13 +24,24 @@ from torch.nn.parallel import DistributedDataParallel
 from thinwire.codecs import Timed
 from thinwire.collectives import Dense
 from thinwire.cost import ring_all_reduce
-from thinwire.errors import AgreementError, ConfigError, GroupError, TornError
+from thinwire.errors import (
+    AgreementError,
+    ConfigError,
+    GroupError,
+    PeerError,
+    ThinwireError,
+)
 from thinwire.groups import Counted, Op, Traffic
 from thinwire.groups.torch import TorchGroup
 from thinwire.hooks import agreement, checkpoint
 from thinwire.hooks.backward import Arrival
 from thinwire.hooks.engine import Engine
-from thinwire.hooks.inspection import settings_of, sparse_names, trained_parameters
+from thinwire.hooks.inspection import (
+    check_model,
+    settings_of,
+    sparse_names,
+    trained_parameters,
+)
 from thinwire.hooks.units import Names, Units
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
@@ -90,13 +101,21 @@ class State:
         process_group: dist.ProcessGroup | None = None,
         timeout: float | None = None,
     ) -> None:
+        try:
+            check_model(model)
+            if scope not in get_args(Scope):
+                raise ConfigError(f"scope is {scope!r}: choose 'bucket' or 'model'")
+        except ConfigError as problem:
+            # The other ranks are about to compare settings: tell them.
+            report(problem, model, process_group)
         self._process_group = process_group or model.process_group
+        self._scope = scope
         self._parameters = trained_parameters(model)
         self._device = next(iter(self._parameters.values())).device
         self._reducer = reducer
         self._scaler = grad_scaler
         agreement.compare_settings(
-            TorchGroup(self._process_group, device=self._device),
+            TorchGroup(self._process_group, timeout=timeout, device=self._device),
             settings_of(model, reducer, scope, scaled=grad_scaler is not None),
             None,
             self._device,
@@ -119,7 +138,7 @@ class State:
         self._names = {id(p): name for name, p in model.module.named_parameters()}
         self._bucket_names: dict[tuple[int, ...], Names] = {}
         self._in_backward = True
-        self._refusal: TornError | None = None
+        self._refusal: ThinwireError | None = None
         self._direct_traffic = Traffic()
         self._flushed = False
         if not self._may_be_direct:
@@ -131,6 +150,9 @@ class State:
         """Take a bucket from DDP and promise its mean."""
         if bucket.index() == 0:
             self._start()
+        if bucket.is_last() and self._in_backward:
+            # With the last bucket, as DDP does: the first may come in a nested pass.
+            _at_end_of_backward(self._raise_error)
         arrival = Arrival(
             self._names_in(bucket),
             bucket.buffer(),
@@ -156,6 +178,7 @@ class State:
         density = self._reducer.collective.density
         entries = {
             **checkpoint.dump(self._engine.units),
+            "scope": self._scope,
             **({} if density is None else {"density": density}),
             "passes": self._engine.passes,
             "flushed": self._flushed or not self._engine.units.remember,
@@ -178,11 +201,11 @@ class State:
         rank, size = self._group.rank, self._group.size
         entries = checkpoint.entries_for(state_dict, rank, size, residual)
         units = self._engine.units
-        checkpoint.check_names(entries, units, residual)
+        checkpoint.check(entries, units, residual)
         reducer = self._reducer
         if "density" in entries and reducer.collective.density is not None:
             reducer = _with_density(reducer, float(entries["density"]))
-        checkpoint.fill(units, entries, residual)
+        checkpoint.fill(units, entries, residual, scope=self._scope)
         self._reducer = reducer
         self._engine.restart(int(entries["passes"]))
         self._flushed = bool(entries["flushed"]) or residual == "drop"
@@ -195,12 +218,17 @@ class State:
         before a change of method or of the number of workers.
         """
         self._engine.drain()
-        if self._engine.units.remember:
-            for state in self._engine.units.states:
-                self._deliver_all(state)
+        units = self._engine.units
+        if units.remember:
+            with self._engine.unbroken(), torch.no_grad():
+                for state in units.states:
+                    if state.memory.saved:  # else `x` is scratch, and owes nothing
+                        self._deliver_all(state)
         if self._may_be_direct:
-            self._engine.units.forget()
-        self._flushed = True
+            units.forget()
+        # What was frozen meanwhile gets no gradient: it keeps what it is owed.
+        names = units.layout.names
+        self._flushed = all(self._parameters[name].requires_grad for name in names)
 
     def check_replicas(self) -> None:
         """Compare parameter checksums over all ranks; raise where replicas differ."""
@@ -253,19 +281,25 @@ class State:
 
     def _start(self) -> None:
         """A new backward pass: its end will raise whatever goes wrong in it."""
-        self._in_backward = _at_end_of_backward(self._raise_error)
+        self._in_backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001
         self._refusal = None
         try:
             self._engine.refuse_if_torn()
-        except TornError as refusal:
+            scale = self._scale()
+        except ThinwireError as refusal:
             if not self._in_backward:
                 raise
             self._refusal = refusal
             return
         self._flushed = False
         if not self._direct:
-            scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
             self._engine.begin(self._timed(self._reducer), scale)
+
+    def _scale(self) -> float:
+        scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
+        if not 0.0 < scale < float("inf"):
+            raise ConfigError(f"the loss scale is {scale}: it must be finite, above 0")
+        return scale
 
     def _raise_error(self) -> None:
         error = self._refusal or self._engine.error
@@ -292,28 +326,39 @@ class State:
         cost = ring_all_reduce(buffer.nbytes, self._group.size)
         self._direct_traffic += Traffic(cost.rounds, cost.nbytes, cost.nbytes)
         self._engine.passes_here += arrival.last
+        self._engine.kept = 1.0
 
         def done(error: GroupError | None) -> None:
             if error is not None:
                 self._engine.fail(error)
             arrival.future.set_result(buffer)
 
-        # The division first, as DDP does, so that half precision does not overflow.
-        self._transport.begin_all_reduce_(buffer.div_(self._group.size), done)
+        try:
+            # The division first, as DDP does, so that half precision does not overflow.
+            self._transport.begin_all_reduce_(buffer.div_(self._group.size), done)
+        except PeerError as error:
+            done(error)
+        except GroupError:
+            # An earlier bucket has failed; its own report says why, and is on its way.
+            arrival.future.set_result(buffer)
 
     def _deliver_all(self, unit: UnitState) -> None:
         x = unit.memory.x
         self._group.all_reduce_((x, Op.SUM))
-        scale = unit.memory.scale if self._scaler is None else self._scaler.get_scale()
-        x.mul_(scale / unit.memory.scale).div_(self._group.size)
+        x.div_(self._group.size)
+        unit.memory.rescale_(
+            unit.memory.scale if self._scaler is None else self._scale()
+        )
         for name, mean in unit.layout.views(x).items():
             parameter = self._parameters[name]
-            if parameter.grad is None:
-                parameter.grad = mean.to(parameter.dtype, copy=True)
+            if not parameter.requires_grad:
+                continue
+            spoilt = not self._engine.finite and _spoilt(parameter.grad)
+            if parameter.grad is None or spoilt:
+                parameter.grad = torch.empty_like(parameter).copy_(mean)
             else:
                 parameter.grad.add_(mean)
-        x.zero_()
-        unit.memory.scale = scale
+            mean.zero_()
 
     def _timed(self, reducer: Pipeline) -> Pipeline:
         if reducer.codec is None:
@@ -351,15 +396,15 @@ def _norm(units: Units) -> float:
     return float(sum(squares) ** 0.5)
 
 
-def _at_end_of_backward(callback: Callable[[], None]) -> bool:
-    """Call back when this backward pass is over; False where none is under way.
+def _spoilt(gradient: Tensor | None) -> bool:
+    return gradient is not None and not bool(gradient.isfinite().all())
+
+
+def _at_end_of_backward(callback: Callable[[], None]) -> None:
+    """Call back when this backward pass is over.
 
     DDP queues its own last callback after the last bucket, so ours queues itself once
     more to come after it: DDP is then ready for another pass even if we raise.
     """
     engine = Variable._execution_engine  # noqa: SLF001 - there is no public way in
-    try:
-        engine.queue_callback(lambda: engine.queue_callback(callback))
-    except RuntimeError:  # joined ranks shadow the others' passes outside of backward
-        return False
-    return True
+    engine.queue_callback(lambda: engine.queue_callback(callback))

@@ -4,13 +4,13 @@ It knows units, plans and failures; it does not know DDP. Every method that touc
 units runs on the courier's thread or after `drain`.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 
 import torch
 
 from thinwire import kernels
-from thinwire.errors import AgreementError, TornError
+from thinwire.errors import AgreementError, GroupError, TornError
 from thinwire.groups import Group
 from thinwire.hooks.backward import Arrival, Backward
 from thinwire.hooks.courier import Courier
@@ -42,6 +42,7 @@ class Engine:
         self.passes_here = 0
         self.skipped = 0
         self.kept = 0.0
+        self.finite = True
         self.torn: BaseException | None = None
         self.error: BaseException | None = None
         self._whole_model = whole_model
@@ -68,8 +69,24 @@ class Engine:
         self._courier.drain()
         self.refuse_if_torn()
 
+    @contextmanager
+    def unbroken(self) -> Iterator[None]:
+        """Work on the units outside of a pass: torn if it does not come to its end."""
+        self.torn = InterruptedError("work on the residuals did not come to its end")
+        try:
+            yield
+        except BaseException as error:
+            self.torn = error
+            raise
+        self.torn = None
+
     def fail(self, error: BaseException) -> None:
-        """Note a failure: the state is torn unless all ranks refused alike."""
+        """Note a failure: the state is torn unless all ranks refused alike.
+
+        The first one counts: it names the cause, and others follow from it.
+        """
+        if self.error is not None:
+            return
         self.error = error
         if isinstance(error, AgreementError):
             self.torn = None
@@ -108,10 +125,8 @@ class Engine:
     def _guarded(self, arrival: Arrival, *, raises: bool) -> None:
         if self.error is None:
             self._try(arrival)
-        if self.error is not None and raises:
-            arrival.future.set_exception(self.error)  # type: ignore[arg-type]
-        elif self.error is not None or arrival.last:
-            self._complete(arrival)
+        if self.error is not None or arrival.last:
+            self._complete(arrival, raises=raises)
 
     def _try(self, arrival: Arrival) -> None:
         stream = self._stream
@@ -145,17 +160,22 @@ class Engine:
         buckets = [arrival.names for arrival in current.arrivals]
         if self._settle_if_due(buckets, passes_here=self.passes_here):
             self._plan = Plan.draw(self.units.layouts, buckets, self._sizes)
+        self.finite = current.finite
         self.skipped += not current.finite
         if current.finite and self.units.layout.size:
             self.kept = current.delivered / self.units.layout.size
         self.torn = None
 
-    def _complete(self, arrival: Arrival) -> None:
+    def _complete(self, arrival: Arrival, *, raises: bool) -> None:
         """DDP reads results when the last future is done: complete them all then."""
         waiting = self._pass.arrivals if self._pass is not None else []
         for each in {id(each): each for each in (*waiting, arrival)}.values():
-            if not each.future.done():
+            if each.future.done():
+                continue
+            if self.error is None or not raises:
                 each.future.set_result(each.buffer)
+            else:
+                each.future.set_exception(_as_exception(self.error))  # type: ignore[arg-type]
 
     def _choose(self, buckets: Sequence[Names]) -> Plan:
         self._settle_if_due(buckets, passes_here=self.passes_here + 1)
@@ -171,3 +191,8 @@ class Engine:
             groups = [tuple(name for names in groups for name in names)]
         self.units.settle([names for names in groups if names])
         return True
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """What a future accepts."""
+    return error if isinstance(error, Exception) else GroupError(repr(error))

@@ -88,5 +88,6 @@ def settings_of(
         "grad_scaler": scaled,
         "find_unused_parameters": model.find_unused_parameters,
         "static_graph": model.static_graph,
+        "order of parameters": " ".join(trained_parameters(model)),
         **parameters,
     }

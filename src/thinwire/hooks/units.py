@@ -102,14 +102,16 @@ class Units:
 
     def regroup(self, groups: Sequence[Names]) -> None:
         """Draw the units anew."""
-        shapes = dict(zip(self.layout.names, self.layout.shapes, strict=True))
-        layouts = [
-            Layout(tuple(names), tuple(shapes[name] for name in names))
-            for names in groups
-        ]
+        layouts = [self.layout.pick(names) for names in groups]
         if self._states is not None:
             self._states = self._carried_over(self._states, layouts)
         self.layouts = layouts
+
+    @property
+    def kinds(self) -> set[str]:
+        """What the feedback keeps across checkpoints."""
+        nothing = Layout((), ())
+        return set(self._reducer.feedback.init(nothing, self.device).saved)
 
     def vectors(self) -> dict[str, dict[str, torch.Tensor]]:
         """What is remembered: by kind, then by parameter, sharing memory."""

@@ -7,7 +7,6 @@ gradient and 2(P-1) rounds of a few bytes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 
 import torch
 from torch import Tensor
@@ -16,6 +15,10 @@ from thinwire import kernels
 from thinwire.cost import Cost, ring_all_reduce
 from thinwire.errors import AgreementError
 from thinwire.groups import Group, Op
+
+# Gradients of this magnitude, summed over the ranks, count as infinite: residuals then
+# have room for a million steps before a sum could overflow and never recover.
+LIMIT = torch.finfo(torch.float32).max / 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ def agree(
     lengths = [segments, len(claims), len(claims)]
     largest, highest, lowest = torch.split(note.cpu(), lengths)
     _compare(claims, highest.tolist(), (-lowest).tolist())
-    finite = isfinite(largest.max().item()) if segments else True
+    finite = largest.max().item() * group.size < LIMIT if segments else True
     return Verdict(finite, largest > 0)
 
 
