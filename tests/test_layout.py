@@ -40,6 +40,20 @@ def test_a_layout_takes_names_and_shapes_from_tensors(dtype):
     assert Layout.of(iter(named)) == Layout(("w", "b"), ((2, 3), (3,)))
 
 
+def test_views_lie_as_their_tensors_do():
+    pictures = torch.arange(24.0).view(1, 2, 3, 4)
+    pictures = pictures.to(memory_format=torch.channels_last)
+    gaps = torch.zeros(4, 6)[:, ::2]
+    layout = Layout.of([("rows", torch.zeros(3)), ("p", pictures), ("gaps", gaps)])
+    memory = pictures.permute(0, 2, 3, 1).reshape(-1)
+    vector = torch.cat([torch.zeros(3), memory, torch.zeros(12)])
+    views = layout.views(vector)
+    assert torch.equal(views["p"], pictures)
+    assert views["p"].stride() == pictures.stride()
+    assert views["gaps"].is_contiguous()  # it does not fill its memory
+    assert torch.equal(layout.pick(["p"]).views(memory)["p"], pictures)
+
+
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.int64, torch.int8, torch.bool, torch.complex64]
 )

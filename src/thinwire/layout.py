@@ -38,6 +38,7 @@ class Layout:
         thinwire.errors.ConfigError: 'steps' is torch.int64: thinwire reduces ...
         """
         names, shapes, strides = [], [], []
+        by_rows = True
         for name, tensor in named:
             if tensor.dtype not in DTYPES:
                 raise ConfigError(
@@ -48,7 +49,8 @@ class Layout:
             names.append(name)
             shapes.append(tuple(tensor.shape))
             strides.append(_strides_in_bucket(tensor))
-        return cls(tuple(names), tuple(shapes), tuple(strides))
+            by_rows = by_rows and tensor.is_contiguous()
+        return cls(tuple(names), tuple(shapes), None if by_rows else tuple(strides))
 
     @classmethod
     def flat(cls, size: int) -> "Layout":

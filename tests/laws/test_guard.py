@@ -9,6 +9,7 @@ from cases import CODECS, COLLECTIVES, RANKS, reals
 from thinwire.groups import simulate
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
+from thinwire.reducers.guard import LIMIT
 
 SIZE = 1003
 BAD = (inf, -inf, nan)
@@ -64,9 +65,9 @@ def test_a_spoilt_step_leaves_no_trace(name, ranks):
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
-def test_the_largest_finite_numbers_are_no_reason_to_stop(name):
-    # Zeros elsewhere: sums must not overflow, the guard must not fear size alone.
-    largest = 3.0e38
+def test_numbers_up_to_the_limit_are_no_reason_to_stop(name):
+    # Zeros elsewhere: sums must not overflow, the guard must not fear less than that.
+    largest = 0.99 * LIMIT / 4
 
     def body(group):
         grad = torch.zeros(SIZE)
@@ -80,3 +81,14 @@ def test_the_largest_finite_numbers_are_no_reason_to_stop(name):
         for mean, written in simulate(ranks, body):
             assert mean is not None
             assert written == pytest.approx(largest / ranks, rel=2.0**-8)
+
+
+def test_numbers_beyond_the_limit_are_skipped_before_they_overflow():
+    def body(group):
+        grad = torch.full((SIZE,), 1.01 * LIMIT / group.size)
+        pipeline = pipeline_of("topk-1%", "propagate")
+        state = pipeline.init(Layout.flat(SIZE))
+        return pipeline.reduce_([grad], group, state), state.memory.x.any().item()
+
+    for ranks in (1, 2, 4):
+        assert simulate(ranks, body) == [(None, False)] * ranks

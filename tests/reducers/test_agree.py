@@ -28,7 +28,9 @@ def agree(pieces, bounds=None, claims=None):
     ("value", "finite"),
     [
         (0.0, True),
-        (3.4e38, True),
+        (0.99 * guard.LIMIT / 3, True),  # three ranks
+        (1.01 * guard.LIMIT / 3, False),
+        (3.4e38, False),
         (1e-45, True),
         (float("inf"), False),
         (float("-inf"), False),

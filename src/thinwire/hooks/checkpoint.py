@@ -81,7 +81,8 @@ def check(entries: Mapping[str, Any], units: Units, residual: Residual) -> None:
     if set(vectors) != units.kinds:
         raise ConfigError(
             f"a state dict that remembers {sorted(vectors)}, not "
-            f"{sorted(units.kinds)}: attach with the same feedback, or load with residual='drop'"
+            f"{sorted(units.kinds)}: attach with the same feedback, or load with "
+            "residual='drop'"
         )
     for what, held in vectors.items():
         _same_names(list(held), shapes)
