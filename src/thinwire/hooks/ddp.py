@@ -42,6 +42,7 @@ from thinwire.hooks.inspection import (
     sparse_names,
     trained_parameters,
 )
+from thinwire.hooks.metrics import metrics_of
 from thinwire.hooks.units import Names, Units
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
@@ -50,15 +51,6 @@ from thinwire.reducers import State as UnitState
 logger = logging.getLogger(__name__)
 
 Scope = Literal["bucket", "model"]
-
-_PHASES = {
-    "guard": ("magnitudes",),
-    "accumulate": ("accumulate_",),
-    "select": ("select", "split"),
-    "encode": ("encode", "decode"),
-    "merge": ("merge_add", "add_at_", "subtract_at_", "gather"),
-    "write": ("scatter_",),
-}
 
 
 class Scaler(Protocol):
@@ -260,24 +252,8 @@ class State:
         `wait_ms` inside the group, `encode_ms` in the codec, the others in kernels.
         """
         self._engine.drain()
-        engine = self._engine
         traffic = self._group.traffic + self._direct_traffic
-        seconds = engine.stopwatch
-        return {
-            "steps": float(engine.passes_here),
-            "skipped_steps": float(engine.skipped),
-            "bytes_sent": float(traffic.sent),
-            "bytes_received": float(traffic.received),
-            "rounds": float(traffic.rounds),
-            "wait_ms": 1e3 * traffic.wait,
-            **{
-                f"{phase}_ms": 1e3 * sum(seconds.get(name, 0.0) for name in names)
-                for phase, names in _PHASES.items()
-            },
-            "density": self.density or 1.0,
-            "kept_density": engine.kept,
-            "residual_norm": _norm(engine.units),
-        }
+        return metrics_of(self._engine, traffic, self.density)
 
     def _start(self) -> None:
         """A new backward pass: its end will raise whatever goes wrong in it."""
@@ -385,15 +361,6 @@ class State:
 
 def _with_density(reducer: Pipeline, density: float) -> Pipeline:
     return replace(reducer, collective=reducer.collective.with_density(density))
-
-
-def _norm(units: Units) -> float:
-    squares = [
-        torch.linalg.vector_norm(state.memory.x).item() ** 2
-        for state in (units.states if units.remember else ())
-        if state.memory.saved
-    ]
-    return float(sum(squares) ** 0.5)
 
 
 def _spoilt(gradient: Tensor | None) -> bool:

@@ -1,0 +1,48 @@
+"""What a hook has cost so far, as plain floats by name."""
+
+import torch
+
+from thinwire.groups import Traffic
+from thinwire.hooks.engine import Engine
+from thinwire.hooks.units import Units
+
+# Milliseconds are reported by phase: which kernels, and which calls of the codec.
+_PHASES = {
+    "guard": ("magnitudes",),
+    "accumulate": ("accumulate_",),
+    "select": ("select", "split"),
+    "encode": ("encode", "decode"),
+    "merge": ("merge_add", "add_at_", "subtract_at_", "gather"),
+    "write": ("scatter_",),
+}
+
+
+def metrics_of(
+    engine: Engine, traffic: Traffic, density: float | None
+) -> dict[str, float]:
+    """Counters of an engine that is at rest."""
+    seconds = engine.stopwatch
+    return {
+        "steps": float(engine.passes_here),
+        "skipped_steps": float(engine.skipped),
+        "bytes_sent": float(traffic.sent),
+        "bytes_received": float(traffic.received),
+        "rounds": float(traffic.rounds),
+        "wait_ms": 1e3 * traffic.wait,
+        **{
+            f"{phase}_ms": 1e3 * sum(seconds.get(name, 0.0) for name in names)
+            for phase, names in _PHASES.items()
+        },
+        "density": density or 1.0,
+        "kept_density": engine.kept,
+        "residual_norm": _residual_norm(engine.units),
+    }
+
+
+def _residual_norm(units: Units) -> float:
+    squares = [
+        torch.linalg.vector_norm(state.memory.x).item() ** 2
+        for state in (units.states if units.remember else ())
+        if state.memory.saved
+    ]
+    return float(sum(squares) ** 0.5)
