@@ -8,7 +8,7 @@ import pytest
 import torch
 from cases import CODECS
 
-from thinwire.channel import Channel
+from thinwire.channel import Channel, Slot
 from thinwire.codecs import Codec, Split
 from thinwire.errors import ConfigError, WireError
 from thinwire.groups import Fault, Faulty, Op, simulate
@@ -30,7 +30,7 @@ def vector(name):
 
 
 def slots(bag, *, known=True):
-    return [(SIZE, len(LISTS[name]) if known else None) for name in bag]
+    return [Slot(SIZE, len(LISTS[name]) if known else None) for name in bag]
 
 
 def entries(sealed):
@@ -48,7 +48,7 @@ def test_seal_adopts_what_everyone_will_decode():
         channel = Channel(group, CODECS["coarse"])
         mine = channel.seal(exact)
         (theirs,) = channel.exchange(
-            [mine], dst=1 - group.rank, src=1 - group.rank, expect=[(SIZE, 2)]
+            [mine], dst=1 - group.rank, src=1 - group.rank, expect=[Slot(SIZE, 2)]
         )
         return mine, theirs
 
@@ -115,7 +115,7 @@ def test_a_list_that_is_passed_on_stays_the_same_bytes(codec):
         after, before = (group.rank + 1) % ranks, (group.rank - 1) % ranks
         for _ in range(ranks - 1):
             held += channel.exchange(
-                held[-1:], dst=after, src=before, expect=[(SIZE, 1)]
+                held[-1:], dst=after, src=before, expect=[Slot(SIZE, 1)]
             )
         return held
 
@@ -142,7 +142,7 @@ def test_all_gather_gives_every_list_in_order_of_rank(codec, known, ranks):
     def body(group):
         channel = Channel(group, CODECS[codec])
         mine = channel.seal(SparseVector.of({group.rank: 2.0}, SIZE))
-        expect = (SIZE, 1 if known else None)
+        expect = Slot(SIZE, 1 if known else None)
         gathered = channel.all_gather(mine, expect=expect)
         assert gathered[group.rank] is mine
         return entries(gathered)
@@ -177,9 +177,10 @@ def test_both_ends_and_every_rank_use_one_key():
         codec = Recorder()
         channel = Channel(group, codec, step=5, seed=9)
         sealed = channel.seal(vector("one"), part=2)
-        channel.all_gather(sealed, expect=(SIZE, 1), part=2)
+        slot = Slot(SIZE, 1, part=2)
+        channel.all_gather(sealed, expect=slot)
         ring = (group.rank + 1) % 3, (group.rank - 1) % 3
-        channel.exchange([sealed], dst=ring[0], src=ring[1], expect=[(SIZE, 1)], part=2)
+        channel.exchange([sealed], dst=ring[0], src=ring[1], expect=[slot])
         return codec.keys
 
     keys = simulate(3, body)
@@ -211,9 +212,9 @@ def test_damage_is_reported_with_the_rank_it_came_from(kind, codec, call):
         channel = Channel(damaged, CODECS[codec])
         sealed = channel.seal(vector("two"))
         if call == "all_gather":
-            return channel.all_gather(sealed, expect=(SIZE, 2))
+            return channel.all_gather(sealed, expect=Slot(SIZE, 2))
         peer = (group.rank + 1) % 2
-        return channel.exchange([sealed], dst=peer, src=peer, expect=[(SIZE, 2)])
+        return channel.exchange([sealed], dst=peer, src=peer, expect=[Slot(SIZE, 2)])
 
     with pytest.raises(WireError, match="rank 1"):
         simulate(2, body)
@@ -223,8 +224,8 @@ def test_damage_is_reported_with_the_rank_it_came_from(kind, codec, call):
     ("codec", "sent", "expect", "said"),
     [
         ("raw", ["one"], slots(["two"]), "from rank 1: .* lists 1 entries, not 2"),
-        ("raw", ["one"], [(41, 1)], "from rank 1: .* for a vector of 40, not 41"),
-        ("unsized", ["two"], [(SIZE, 3)], "from rank 1: .* lists 2 entries, not 3"),
+        ("raw", ["one"], [Slot(41, 1)], "from rank 1: .* for a vector of 40, not 41"),
+        ("unsized", ["two"], [Slot(SIZE, 3)], "from rank 1: .* lists 2 entries, not 3"),
         ("unsized", ["one", "two"], slots(["one"]), "from rank 1: more than 1 lists"),
         ("unsized", ["one"], slots(["one", "two"]), "from rank 1: 1 lists, not 2"),
         ("unsized", [], slots(["one"]), "from rank 1: 0 lists, not 1"),
@@ -259,9 +260,9 @@ def test_without_a_codec_no_list_travels():
         with pytest.raises(ConfigError, match="no codec"):
             channel.seal(vector("one"))
         with pytest.raises(ConfigError, match="no codec"):
-            channel.all_gather(sealed, expect=(SIZE, 1))
+            channel.all_gather(sealed, expect=Slot(SIZE, 1))
         with pytest.raises(ConfigError, match="no codec"):
-            channel.exchange([sealed], dst=0, src=0, expect=[(SIZE, 1)])
+            channel.exchange([sealed], dst=0, src=0, expect=[Slot(SIZE, 1)])
 
     simulate(1, body)
 

@@ -14,7 +14,15 @@ from thinwire.version import __version__
 if TYPE_CHECKING:
     from thinwire.channel import Channel
     from thinwire.codecs import Float32, Int32, Split
-    from thinwire.collectives import BF16, AllGather, BySize, Dense, Warmup
+    from thinwire.collectives import (
+        BF16,
+        AllGather,
+        BySize,
+        Dense,
+        GTopK,
+        SparDL,
+        Warmup,
+    )
     from thinwire.cost import Cost, Link
     from thinwire.errors import (
         AgreementError,
@@ -26,7 +34,7 @@ if TYPE_CHECKING:
         TornError,
         WireError,
     )
-    from thinwire.feedback import Forget, Residual
+    from thinwire.feedback import Forget, Momentum, Residual
     from thinwire.groups import simulate
     from thinwire.hooks.attach import attach
     from thinwire.layout import Layout
@@ -44,14 +52,17 @@ __all__ = [
     "Dense",
     "Float32",
     "Forget",
+    "GTopK",
     "GroupError",
     "Int32",
     "Layout",
     "Link",
+    "Momentum",
     "PeerError",
     "Pipeline",
     "ReplicaError",
     "Residual",
+    "SparDL",
     "SparseVector",
     "Split",
     "ThinwireError",
@@ -68,7 +79,15 @@ _HOMES = {
     "catalog": (),
     "channel": ("Channel",),
     "codecs": ("Float32", "Int32", "Split"),
-    "collectives": ("BF16", "AllGather", "BySize", "Dense", "Warmup"),
+    "collectives": (
+        "BF16",
+        "AllGather",
+        "BySize",
+        "Dense",
+        "GTopK",
+        "SparDL",
+        "Warmup",
+    ),
     "cost": ("Cost", "Link"),
     "errors": (
         "AgreementError",
@@ -80,7 +99,7 @@ _HOMES = {
         "TornError",
         "WireError",
     ),
-    "feedback": ("Forget", "Residual"),
+    "feedback": ("Forget", "Momentum", "Residual"),
     "groups": ("simulate",),
     "hooks": (),
     "hooks.attach": ("attach",),

@@ -6,9 +6,18 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from thinwire.codecs import Codec, Split
-from thinwire.collectives import BF16, AllGather, BySize, Collective, Dense, Warmup
+from thinwire.collectives import (
+    BF16,
+    AllGather,
+    BySize,
+    Collective,
+    Dense,
+    GTopK,
+    SparDL,
+    Warmup,
+)
 from thinwire.errors import ConfigError
-from thinwire.feedback import Feedback, Forget, Residual
+from thinwire.feedback import Feedback, Forget, Momentum, Residual
 from thinwire.reducers import OnNonfinite, Pipeline
 
 T = TypeVar("T")
@@ -42,11 +51,17 @@ METHODS: Mapping[str, Method] = {
     "dense": Method(Dense, "the library's all-reduce: what plain DDP does"),
     "bf16": Method(BF16, "everything in bfloat16, the rounding remembered"),
     "topk": Method(AllGather, "everyone's top k to everyone: few workers"),
+    "gtopk": Method(GTopK, "about the top k of the sum, merged in pairs"),
+    "spardl": Method(SparDL, "block by block, in log P rounds: the fewest bytes"),
 }
 
 CODECS: Mapping[str, Codec] = {"raw": Split()}
 
-FEEDBACKS: Mapping[str, Feedback] = {"residual": Residual(), "none": Forget()}
+FEEDBACKS: Mapping[str, Feedback] = {
+    "residual": Residual(),
+    "momentum": Momentum(),
+    "none": Forget(),
+}
 
 DEFAULT_CODEC = "raw"
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,8 +13,16 @@ from thinwire.groups import Group, Op
 from thinwire.sparse import SparseVector
 from thinwire.wire import Packet
 
-Slot = tuple[int, int | None]
-"""What a receiver expects of a list: its size, and its nnz where known."""
+
+class Slot(NamedTuple):
+    """What a receiver expects of a list: its size, and its nnz where known.
+
+    `part` is the one the list was sealed with.
+    """
+
+    size: int
+    nnz: int | None
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +80,6 @@ class Channel:
         dst: int | None,
         src: int | None,
         expect: Sequence[Slot],
-        part: int = 0,
     ) -> list[Sealed]:
         """Send a bag of lists as one message, and return the bag that comes in.
 
@@ -92,20 +100,18 @@ class Channel:
         except WireError as error:
             raise WireError(f"from rank {src}: {error}") from error
         return [
-            self._open(body, slot, src, part)
+            self._open(body, slot, src)
             for body, slot in zip(bodies, expect, strict=True)
         ]
 
-    def all_gather(
-        self, sealed: Sealed, *, expect: Slot, part: int = 0
-    ) -> list[Sealed]:
+    def all_gather(self, sealed: Sealed, *, expect: Slot) -> list[Sealed]:
         """Every rank's list, in order of rank."""
         nbytes = self._nbytes([expect])
         bodies = self.group.all_gather(
             sealed.body, nbytes=None if nbytes is None else nbytes * self.size
         )
         return [
-            sealed if rank == self.rank else self._open(body, expect, rank, part)
+            sealed if rank == self.rank else self._open(body, expect, rank)
             for rank, body in enumerate(bodies)
         ]
 
@@ -138,7 +144,7 @@ class Channel:
         if not expect and self._codec.nbytes(0, 0) is None:
             return None  # whether lengths travel is one question for both ways
         lengths = []
-        for size, nnz in expect:
+        for size, nnz, _ in expect:
             length = None if nnz is None else self._codec.nbytes(size, nnz)
             if length is None:
                 return None
@@ -163,8 +169,8 @@ class Channel:
             raise WireError(f"{len(bodies)} lists, not {count}")
         return bodies
 
-    def _open(self, body: Tensor, slot: Slot, src: int, part: int) -> Sealed:
-        size, nnz = slot
+    def _open(self, body: Tensor, slot: Slot, src: int) -> Sealed:
+        size, nnz, part = slot
         try:
             packet = Packet.parse(body)
             vector = self._codec.decode(packet, size, nnz, key=self._key(part))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
+from thinwire.kernels import Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,35 @@ class SparseVector:
         """The `k` largest entries by magnitude, and the others."""
         kept, dropped = kernels.split(self.indices, self.values, k)
         return SparseVector(*kept, self.size), SparseVector(*dropped, self.size)
+
+    def filled(self, k: int) -> "SparseVector":
+        """At least `k` entries: zeros at the smallest free indices where some miss.
+
+        >>> SparseVector.of({1: 5.0}, size=4).filled(3).to_dict()
+        {0: 0.0, 1: 5.0, 2: 0.0}
+        """
+        if self.nnz >= k:
+            return self
+        # Of the first k places, listed entries take at most nnz.
+        free = torch.ones(k, dtype=torch.bool, device=self.indices.device)
+        free[self.indices[self.indices < k].long()] = False
+        places = free.nonzero().view(-1)[: k - self.nnz].to(self.indices.dtype)
+        zeros = torch.zeros(len(places), device=self.values.device)
+        return self.add(SparseVector(places, zeros, self.size))
+
+    @classmethod
+    def joined(
+        cls, parts: Sequence["SparseVector"], blocks: Sequence[Block]
+    ) -> "SparseVector":
+        """The vector whose blocks these are.
+
+        >>> from thinwire.kernels import contiguous_blocks
+        >>> parts = [SparseVector.of({0: 1.0}, size=2), SparseVector.of({1: 2.0}, 2)]
+        >>> SparseVector.joined(parts, contiguous_blocks(4, 2)).to_dict()
+        {0: 1.0, 3: 2.0}
+        """
+        joined = kernels.join([(p.indices, p.values) for p in parts], blocks)
+        return cls(*joined, sum(part.size for part in parts))
 
     def to_dense(self) -> Tensor:
         """The whole vector, written out."""

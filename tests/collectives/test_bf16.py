@@ -69,5 +69,5 @@ def test_its_card():
     # Rank 0 owns 4 of 10: it sends 6 elements away and its 4 sums to two peers.
     assert BF16().cost(10, 3, None) == Cost(4, 2 * 6 + 2 * 4 * 2)
     assert BF16().cost(10, 1, None) == Cost()
-    with pytest.raises(ConfigError, match="bf16 keeps everything"):
+    with pytest.raises(ConfigError, match=r"BF16\(\) keeps everything"):
         BF16().with_density(0.5)

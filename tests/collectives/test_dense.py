@@ -22,5 +22,5 @@ def test_its_card():
     assert not Dense().coded
     assert Dense().density is None
     assert Dense().cost(1000, 4, None) == Cost(6, 6000)
-    with pytest.raises(ConfigError, match="dense keeps everything"):
+    with pytest.raises(ConfigError, match=r"Dense\(\) keeps everything"):
         Dense().with_density(0.5)

@@ -54,6 +54,7 @@ def interrupted(group, folder, at, steps, options):
         {"scope": "bucket", "method": "bf16"},
         {"scope": "bucket", "warmup": (2, 3)},
         {"scope": "bucket", "kind": "mixed"},
+        {"scope": "bucket", "feedback": "momentum"},
         {"scope": "bucket", "kind": "words", "min_size": 100},
     ],
     ids=str,

@@ -1,5 +1,6 @@
 """What the laws are tested over: add a collective, a codec or a policy to its list."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 
@@ -15,15 +16,20 @@ from thinwire.collectives import (
     BySize,
     Collective,
     Dense,
+    GTopK,
+    SparDL,
     Warmup,
 )
-from thinwire.errors import WireError
+from thinwire.errors import ConfigError, WireError
 from thinwire.groups import Counted, Group
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector
 
-RANKS = (1, 2, 3, 4, 5, 7, 8)
-PROCESSES = (2, 3, 4)
+RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 14, 16)
+# What every case is tried on; the others with one kind of data and one codec, since the
+# time goes with the square of the number of ranks.
+FEW_RANKS = (1, 2, 3, 4, 6, 7)
+PROCESSES = (2, 3, 4, 5, 6)
 SIZES = (0, 1, 2, 1000, 5003)
 
 
@@ -77,6 +83,20 @@ COLLECTIVES: dict[str, Collective] = {
     "topk-100%": AllGather(1.0),
     "warmup": Warmup(AllGather(0.01), dense=1, ramp=2),
     "by-size": BySize(1000, AllGather(0.05)),
+    "gtopk-butterfly": GTopK(0.05),
+    "gtopk-tree": GTopK(0.05, "tree"),
+    "gtopk-naive": GTopK(0.05, "naive"),
+    "gtopk-100%": GTopK(1.0),
+    "spardl": SparDL(0.05),
+    "spardl-contiguous": SparDL(0.05, partition="contiguous"),
+    "spardl-100%": SparDL(1.0),
+    "spardl-auto": SparDL(0.05, teams="auto"),
+    "spardl-2": SparDL(0.05, teams=2),
+    "spardl-2-bruck": SparDL(0.05, teams=2, gather="bruck"),
+    "spardl-3": SparDL(0.05, teams=3),
+    "spardl-4": SparDL(0.05, teams=4),
+    "spardl-7": SparDL(0.05, teams=7),
+    "spardl-warmup": Warmup(SparDL(0.01, teams=3), dense=0, ramp=2),
 }
 
 
@@ -90,6 +110,25 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.collective}-{self.codec}-{self.size}"
+
+
+def ranks_for(name: str, ranks: Iterable[int] = RANKS) -> list[int]:
+    """The numbers of ranks that a collective serves."""
+    return [count for count in ranks if _serves(COLLECTIVES[name], count)]
+
+
+def usual_ranks(case: Case, data: str) -> list[int]:
+    """The numbers of ranks of the quick run; the rest is for the full product."""
+    plain = data == "integers" and case.codec in (None, "raw")
+    return ranks_for(case.collective, RANKS if plain else FEW_RANKS)
+
+
+def _serves(collective: Collective, ranks: int) -> bool:
+    try:
+        collective.check(ranks)
+    except ConfigError:
+        return False
+    return True
 
 
 def _mark(case: Case) -> object:

@@ -5,6 +5,8 @@ from thinwire.collectives.bf16 import BF16
 from thinwire.collectives.by_size import BySize
 from thinwire.collectives.collective import Collective, Grade, Room, State, Total
 from thinwire.collectives.dense import Dense
+from thinwire.collectives.gtopk import GTopK
+from thinwire.collectives.spardl import SparDL
 from thinwire.collectives.warmup import Warmup
 
 __all__ = [
@@ -13,8 +15,10 @@ __all__ = [
     "BySize",
     "Collective",
     "Dense",
+    "GTopK",
     "Grade",
     "Room",
+    "SparDL",
     "State",
     "Total",
     "Warmup",

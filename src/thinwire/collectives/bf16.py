@@ -8,44 +8,24 @@ of the sum into nobody's residual.
 """
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
-from thinwire.collectives.collective import Grade, Room, State
+from thinwire.collectives.collective import Complete, Grade, Room, State
 from thinwire.cost import Cost
-from thinwire.errors import ConfigError
-from thinwire.kernels import Marker, contiguous_blocks
-from thinwire.layout import Layout
+from thinwire.kernels import contiguous_blocks
 
 
 @dataclass(frozen=True, slots=True)
-class BF16:
+class BF16(Complete):
     """All-to-all of chunks, float32 sums at their owners, all-gather of the results."""
 
     @property
     def grade(self) -> Grade:
         return Grade.EXACT
-
-    @property
-    def coded(self) -> bool:
-        return False
-
-    @property
-    def density(self) -> None:
-        return None
-
-    def with_density(self, density: float) -> Self:
-        raise ConfigError(f"bf16 keeps everything: it has no density to set {density}")
-
-    def init(self, layout: Layout) -> State:
-        return State()
-
-    def marker(self, state: State) -> Marker | None:
-        return None
 
     def all_reduce_(
         self, x: Tensor, channel: Channel, state: State, out: Room

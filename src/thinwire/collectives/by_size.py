@@ -46,6 +46,10 @@ class BySize:
     def with_density(self, density: float) -> Self:
         return replace(self, large=self.large.with_density(density))
 
+    def check(self, ranks: int) -> None:
+        self.large.check(ranks)
+        self.small.check(ranks)
+
     def init(self, layout: Layout) -> State:
         return self._chosen(layout.size).init(layout)
 

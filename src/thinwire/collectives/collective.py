@@ -1,7 +1,7 @@
 """The contract of collectives: agree on a sum, keep what was not delivered."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol, Self
 
@@ -11,7 +11,7 @@ from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError
-from thinwire.kernels import Marker
+from thinwire.kernels import Block, Marker
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector
 
@@ -33,10 +33,18 @@ class Grade(Enum):
 class State:
     """What a collective keeps between reductions of one vector.
 
-    `marker` is scratch: results never depend on it, so it is not part of a checkpoint.
+    `saved` are whole numbers that results depend on: a checkpoint holds them. `marker`
+    is scratch: results never depend on it.
     """
 
     marker: Marker | None = None
+    saved: dict[str, int] = field(default_factory=dict)
+
+    def marker_of(self, blocks: tuple[Block, ...]) -> Marker:
+        """The marker for these blocks: the one at hand, or a new one."""
+        if self.marker is None or self.marker.blocks != blocks:
+            self.marker = Marker(blocks)
+        return self.marker
 
 
 class Collective(Protocol):
@@ -66,6 +74,10 @@ class Collective(Protocol):
         """The same collective at another density."""
         ...
 
+    def check(self, ranks: int) -> None:
+        """Refuse a number of ranks that the hyper-parameters do not fit."""
+        ...
+
     def init(self, layout: Layout) -> State: ...
 
     def marker(self, state: State) -> Marker | None:
@@ -79,6 +91,63 @@ class Collective(Protocol):
     def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:
         """The card, as code: what the busiest rank sends, and in how many rounds."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Selecting:
+    """What collectives that send the largest `density` of a vector have in common."""
+
+    density: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_density(self.density)
+
+    @property
+    def grade(self) -> Grade:
+        return Grade.EXACT
+
+    @property
+    def coded(self) -> bool:
+        return True
+
+    def with_density(self, density: float) -> Self:
+        return replace(self, density=density)
+
+    def check(self, ranks: int) -> None:
+        return None
+
+    def init(self, layout: Layout) -> State:
+        return State(Marker((Block.whole(layout.size),)))
+
+    def marker(self, state: State) -> Marker | None:
+        return state.marker
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """What collectives that deliver the whole vector, uncoded, have in common."""
+
+    @property
+    def coded(self) -> bool:
+        return False
+
+    @property
+    def density(self) -> None:
+        return None
+
+    def with_density(self, density: float) -> Self:
+        raise ConfigError(
+            f"{self} keeps everything: it has no density to set {density}"
+        )
+
+    def check(self, ranks: int) -> None:
+        return None
+
+    def init(self, layout: Layout) -> State:
+        return State()
+
+    def marker(self, state: State) -> Marker | None:
+        return None
 
 
 def check_density(density: float) -> None:

@@ -84,6 +84,9 @@ class Warmup:
         # Six digits: two machines' pow may differ in the last one, and k must not.
         return self.then.with_density(float(f"{density:.6g}"))
 
+    def check(self, ranks: int) -> None:
+        self.then.check(ranks)
+
     def init(self, layout: Layout) -> State:
         return self.then.init(layout)
 

@@ -1,7 +1,8 @@
 """What a rank remembers between steps."""
 
 from thinwire.feedback.feedback import Feedback, Memory
+from thinwire.feedback.momentum import Momentum
 from thinwire.feedback.none import Forget
 from thinwire.feedback.residual import Residual
 
-__all__ = ["Feedback", "Forget", "Memory", "Residual"]
+__all__ = ["Feedback", "Forget", "Memory", "Momentum", "Residual"]

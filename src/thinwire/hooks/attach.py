@@ -1,6 +1,7 @@
 """attach: from a DDP model and a name to sparse gradients, in one line."""
 
 import os
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from thinwire.errors import ConfigError
 from thinwire.feedback import Feedback
 from thinwire.hooks.ddp import Scaler, Scope, State, hook, report
 from thinwire.hooks.inspection import check_wrapped
-from thinwire.reducers import OnNonfinite, Pipeline
+from thinwire.reducers import OnNonfinite
 
 
 def attach(
@@ -46,7 +47,9 @@ def attach(
         scope: "bucket" reduces DDP's buckets while the backward pass goes on; "model"
             reduces the whole gradient at once, when the last bucket is there.
         codec: How lists become bytes; the method's default where None.
-        feedback: "residual" remembers what was not sent; "none" forgets it.
+        feedback: "residual" remembers what was not sent; "momentum" does, and applies
+            momentum 0.9 before selection (then set the optimizer's to 0), as does
+            `Momentum(...)` with another; "none" forgets what was not sent.
         warmup: Steps to run dense at first, or (dense steps, steps of a density ramp).
         min_size: Units of fewer elements are reduced densely.
         grad_scaler: The GradScaler in use, so that residuals follow its scale.
@@ -80,7 +83,8 @@ def attach(
         report(problem, ddp, process_group)
         raise
     if os.environ.get("THINWIRE", "") == "dense":
-        reducer = Pipeline(Dense(), on_nonfinite=on_nonfinite)
+        # The feedback stays: it may be where the momentum is.
+        reducer = replace(reducer, collective=Dense(), codec=None)
     state = State(
         ddp,
         reducer,

@@ -16,6 +16,7 @@ from thinwire.hooks.units import Units
 
 FORMAT = 1
 _SCALARS = {
+    "counters": str,
     "flushed": bool,
     "passes": int,
     "scale": float,
@@ -77,6 +78,7 @@ def check(entries: Mapping[str, Any], units: Units, residual: Residual) -> None:
     _same_names([name for unit in units_of(entries) for name in unit], shapes)
     if residual == "drop" or entries["flushed"]:
         return
+    _counters_of(entries)
     vectors = _vectors(entries)
     if set(vectors) != units.kinds:
         raise ConfigError(
@@ -111,6 +113,23 @@ def units_of(entries: Mapping[str, Any]) -> Sequence[tuple[str, ...]]:
         raise ConfigError("a state dict whose units cannot be read") from error
 
 
+def _counters_of(entries: Mapping[str, Any]) -> Sequence[dict[str, int]]:
+    """The whole numbers that each unit's collective had saved."""
+    try:
+        counters = [
+            {str(name): int(number) for name, number in unit.items()}
+            for unit in json.loads(entries["counters"])
+        ]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigError("a state dict whose counters cannot be read") from error
+    if len(counters) != len(units_of(entries)):
+        raise ConfigError(
+            f"a damaged state dict: counters of {len(counters)} units, and "
+            f"{len(units_of(entries))} units"
+        )
+    return counters
+
+
 def fill(
     units: Units, entries: Mapping[str, Any], residual: Residual, *, scope: str
 ) -> None:
@@ -131,6 +150,9 @@ def fill(
     for state in units.states:
         state.step = int(entries["step"])
         state.memory.scale = float(entries["scale"])
+    if known and was_held:
+        for state, counters in zip(units.states, _counters_of(entries), strict=True):
+            state.collective.saved.update(counters)
     for kind, vectors in units.vectors().items():
         for name, view in vectors.items():
             if name in held.get(kind, {}):
@@ -139,9 +161,11 @@ def fill(
 
 def dump(units: Units) -> dict[str, Any]:
     """What the units contribute to a state dict; tensors share their memory."""
-    first = units.states[0] if units.remember and units.states else None
+    states = units.states if units.remember else []
+    first = states[0] if states else None
     return {
         "units": json.dumps([layout.names for layout in units.layouts]),
+        "counters": json.dumps([state.collective.saved for state in states]),
         "settled": units.settled,
         "step": 0 if first is None else first.step,
         "scale": 1.0 if first is None else first.memory.scale,

@@ -31,6 +31,7 @@ from thinwire.errors import (
     PeerError,
     ThinwireError,
 )
+from thinwire.feedback import Forget, Residual
 from thinwire.groups import Counted, Op, Traffic
 from thinwire.groups.torch import TorchGroup
 from thinwire.hooks import agreement, checkpoint
@@ -97,6 +98,7 @@ class State:
             check_model(model)
             if scope not in get_args(Scope):
                 raise ConfigError(f"scope is {scope!r}: choose 'bucket' or 'model'")
+            reducer.collective.check((process_group or model.process_group).size())
         except ConfigError as problem:
             # The other ranks are about to compare settings: tell them.
             report(problem, model, process_group)
@@ -205,6 +207,8 @@ class State:
     def flush(self) -> None:
         """Deliver every residual: its mean is added to `.grad`, and forgotten.
 
+        Whatever else is remembered, such as momentum, starts again from zero.
+
         One dense all-reduce, made by all ranks together: right after the last
         `backward`, before the optimizer steps (and before a GradScaler unscales); or
         before a change of method or of the number of workers.
@@ -216,6 +220,7 @@ class State:
                 for state in units.states:
                     if state.memory.saved:  # else `x` is scratch, and owes nothing
                         self._deliver_all(state)
+                    state.collective.saved.clear()
         if self._may_be_direct:
             units.forget()
         # What was frozen meanwhile gets no gradient: it keeps what it is owed.
@@ -288,6 +293,8 @@ class State:
         reducer = self._reducer
         return (
             isinstance(reducer.collective, Dense)
+            # These do nothing to what is delivered whole; another may.
+            and isinstance(reducer.feedback, Residual | Forget)
             and reducer.on_nonfinite != "zero"
             and not self._has_rows
         )
@@ -335,6 +342,9 @@ class State:
             else:
                 parameter.grad.add_(mean)
             mean.zero_()
+        for vector in unit.memory.saved.values():
+            if vector is not x:  # it differs between ranks, and is owed to nobody
+                vector.zero_()
 
     def _timed(self, reducer: Pipeline) -> Pipeline:
         if reducer.codec is None:

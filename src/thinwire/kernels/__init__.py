@@ -6,14 +6,14 @@ above. `thinwire.kernels.reference` states what each primitive means; a fast bac
 must return the same bits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import perf_counter
 from types import ModuleType
 
 from torch import Tensor
-from torch.autograd.profiler import record_function
+from torch.autograd import profiler
 
 from thinwire.kernels.blocks import Block, contiguous_blocks, interleaved_blocks
 from thinwire.kernels.marker import Marker
@@ -28,6 +28,7 @@ __all__ = [
     "contiguous_blocks",
     "gather",
     "interleaved_blocks",
+    "join",
     "magnitudes",
     "merge_add",
     "scatter_",
@@ -175,6 +176,22 @@ def scatter_(
         )
 
 
+def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
+    """One list of the vector from the lists of all its blocks, indices ascending.
+
+    >>> import torch
+    >>> evens, odds = torch.tensor([1], dtype=torch.int32), torch.tensor([0])
+    >>> i, v = join(
+    ...     [(evens, torch.tensor([2.0])), (odds.int(), torch.tensor([1.0]))],
+    ...     interleaved_blocks(4, 2, chunk=1),
+    ... )
+    >>> i.tolist(), v.tolist()
+    ([1, 2], [1.0, 2.0])
+    """
+    with _entered("join"):
+        return _backend(lists[0][1]).join(lists, blocks)  # type: ignore[no-any-return]
+
+
 def strictly_increasing(indices: Tensor, size: int) -> bool:
     """Whether these are valid indices of a sparse list over `size` elements."""
     with _entered("strictly_increasing"):
@@ -195,7 +212,11 @@ def _backend(tensor: Tensor) -> ModuleType:
 def _entered(name: str) -> Iterator[None]:
     stopwatch = _stopwatch.get()
     start = perf_counter()
-    with record_function(f"thinwire::{name}"):
+    # Asking first saves 20 us an entry: as much as many a list takes.
+    if profiler._is_profiler_enabled:  # noqa: SLF001 - the flag has no public name
+        with profiler.record_function(f"thinwire::{name}"):
+            yield
+    else:
         yield
     if stopwatch is not None:
         stopwatch[name] = stopwatch.get(name, 0.0) + perf_counter() - start

@@ -7,7 +7,9 @@ return. Vectors are contiguous; indices are strictly increasing, which is not ch
 before it already done.
 """
 
+from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from thinwire.kernels import cpu_dense, cpu_lists, cpu_select, reference
 from thinwire.kernels.blocks import Block
 from thinwire.kernels.cpu_search import Marks, Place, search
 from thinwire.kernels.cpu_threads import share_out
-from thinwire.kernels.marker import SLACK, Marker
+from thinwire.kernels.marker import SLACK, Marker, dealt
 
 Sparse = tuple[Tensor, Tensor]
 
@@ -171,11 +173,30 @@ def scatter_(
     _check(cpu_lists.scatter(*_place(bits, block), *given), block)
 
 
+def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
+    chunk = dealt(tuple(blocks))
+    if chunk < 0:
+        return reference.join(lists, blocks)
+    dtype = torch.int32 if sum(b.length for b in blocks) < 2**31 else torch.int64
+    values = torch.cat([v for _, v in lists])
+    if chunk == 0:
+        shifted = [
+            indices.to(dtype) + block.start
+            for (indices, _), block in zip(lists, blocks, strict=True)
+        ]
+        return torch.cat(shifted), values
+    local = torch.cat([indices for indices, _ in lists])
+    ends = torch.tensor([0, *accumulate(len(v) for _, v in lists)])
+    joined = torch.empty(len(local), dtype=dtype), torch.empty_like(values)
+    given = map(_array, (local, values, ends))
+    cpu_lists.interleave(*given, chunk, *map(_array, joined))
+    return joined
+
+
 def strictly_increasing(indices: Tensor, size: int) -> bool:
     if len(indices) == 0:
         return True
-    inside = int(indices[0]) >= 0 and int(indices[-1]) < size
-    return inside and bool(cpu_lists.strictly_increasing(_array(indices)))
+    return bool(cpu_lists.strictly_increasing(_array(indices), size))
 
 
 def _array(tensor: Tensor) -> NDArray[Any]:

@@ -140,9 +140,35 @@ def add_at(
 
 
 @kernel
-def strictly_increasing(indices: Indices) -> bool:
-    """Whether every index is larger than the one before."""
-    falls = 0
+def interleave(
+    local: Indices,
+    values: Floats,
+    ends: Bits,
+    chunk: int,
+    indices: Indices,
+    joined: Floats,
+) -> None:
+    """One ascending list from those of blocks that are dealt chunks in turn."""
+    count = len(ends) - 1
+    at = ends[:-1].copy()
+    n = 0
+    row = 0
+    while n < len(local):
+        limit = (row + 1) * chunk
+        for b in range(count):
+            shift = chunk * (b + row * (count - 1))
+            while at[b] < ends[b + 1] and local[at[b]] < limit:
+                indices[n] = local[at[b]] + shift
+                joined[n] = values[at[b]]
+                at[b] += 1
+                n += 1
+        row += 1
+
+
+@kernel
+def strictly_increasing(indices: Indices, size: int) -> bool:
+    """Whether every index is larger than the one before, from 0 to below `size`."""
+    falls: Any = np.int64(indices[0] < 0) + np.int64(indices[-1] >= size)
     for i in range(1, len(indices)):
         falls += indices[i] <= indices[i - 1]
-    return falls == 0
+    return bool(falls == 0)

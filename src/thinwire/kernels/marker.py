@@ -53,7 +53,7 @@ class Marker:
         for block in self.blocks:
             self.offsets += (self.offsets[-1] + -(-block.length // 64),)
         self.bitmap = torch.zeros(self.offsets[-1], dtype=torch.int64)
-        self.chunk = _dealt(self.blocks)
+        self.chunk = dealt(self.blocks)
         ends = [block.start + block.length for block in self.blocks]
         self.starts = torch.tensor([0, *ends])
         self.firsts = torch.tensor(self.offsets[:-1])
@@ -100,7 +100,8 @@ class Marker:
         return position - (position - start) % 64
 
 
-def _dealt(blocks: tuple[Block, ...]) -> int:
+def dealt(blocks: tuple[Block, ...]) -> int:
+    """How blocks lie: 0 one after the other, the chunk if dealt in turn, or -1."""
     end = 0
     for block in blocks:
         if not block.contiguous or block.start != end:

@@ -5,6 +5,7 @@ The oracle that the fast backends are tested against, and what runs on a device 
 has no backend of its own yet.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -113,6 +114,16 @@ def scatter_(
     # A tensor, because CUDA multiplies by the reciprocal of a number.
     quotient = values / torch.tensor(divisor, dtype=values.dtype, device=values.device)
     out[positions(indices, block)] = quotient.to(out.dtype)
+
+
+def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
+    places = [
+        positions(indices, block)
+        for (indices, _), block in zip(lists, blocks, strict=True)
+    ]
+    indices, order = torch.cat(places).sort()
+    size = sum(block.length for block in blocks)
+    return _index_dtype(indices, size), torch.cat([v for _, v in lists])[order]
 
 
 def strictly_increasing(indices: Tensor, size: int) -> bool:

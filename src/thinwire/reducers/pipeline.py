@@ -98,15 +98,14 @@ class Pipeline:
                 self.spoil_(grad)
                 return None
         asleep = () if verdict is None or not per_name else _asleep(verdict, state)
-        x = self.feedback.accumulate(
-            grad, state.memory, self.collective.marker(state.collective), scale=scale
-        )
         channel = Channel(group, self.codec, state.step, self.seed)
-        with _hidden(x, asleep):
+        with _hidden(state.memory, asleep, scale):
+            marker = self.collective.marker(state.collective)
+            x = self.feedback.accumulate(grad, state.memory, marker, scale=scale)
             total = self.collective.all_reduce_(
                 x, channel, state.collective, lambda: _room(grad, state)
             )
-        self.feedback.settle(total, state.memory)
+            self.feedback.settle(total, state.memory)
         state.step += 1
         mean = write_mean_(grad, total, group.size)
         if self.on_nonfinite != "unchecked" and _overflown(grad):
@@ -224,11 +223,20 @@ def _room(grad: Sequence[Tensor], state: State) -> Tensor:
 
 
 @contextmanager
-def _hidden(x: Tensor, ranges: Sequence[tuple[int, int]]) -> Iterator[None]:
-    """Take ranges out of `x` for a while: zeros are neither selected nor changed."""
-    stash = [x[low:high].clone() for low, high in ranges]
-    for low, high in ranges:
-        x[low:high] = 0.0
+def _hidden(
+    memory: Memory, ranges: Sequence[tuple[int, int]], scale: float
+) -> Iterator[None]:
+    """Take ranges out of what is remembered for a step to the loss scale `scale`.
+
+    Zeros that a gradient of zeros is added to are neither selected nor changed.
+    """
+    keep = scale / memory.scale
+    views = [
+        vector[low:high] for vector in memory.saved.values() for low, high in ranges
+    ]
+    stash = [view.clone() for view in views]
+    for view in views:
+        view.zero_()
     yield
-    for (low, high), kept in zip(ranges, stash, strict=True):
-        x[low:high] += kept
+    for view, kept in zip(views, stash, strict=True):
+        view.add_(kept.mul_(keep))

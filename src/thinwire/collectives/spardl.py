@@ -1,0 +1,251 @@
+"""SparDL: reduce-scatter and all-gather of sparse blocks that never grow.
+
+Zhao et al., "SparDL: Distributed Deep Learning Training with Efficient Sparse
+Communication" (arXiv 2304.00737). P ranks form d teams of Q. Inside a team every block
+of the vector travels to its owner in ceil(log2 Q) messages, cut to its budget right
+before it leaves, on the sum of all that has arrived for it; owners of the same block in
+different teams agree on one list; a team then gathers the blocks of its owners.
+Whatever is cut off stays with the rank that cut it.
+"""
+
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from thinwire.channel import Channel, Sealed
+from thinwire.codecs import Codec, Split
+from thinwire.collectives import bruck
+from thinwire.collectives.collective import Room, Selecting, State, packet_nbytes
+from thinwire.collectives.doubling import agree_by_doubling
+from thinwire.collectives.ledger import Holders, Ledger
+from thinwire.collectives.ratio import Ratio
+from thinwire.collectives.teams import Team, reduce_scatter
+from thinwire.cost import Cost, Link
+from thinwire.errors import ConfigError
+from thinwire.kernels import Block, contiguous_blocks, interleaved_blocks
+from thinwire.layout import Layout
+from thinwire.sparse import SparseVector, keep_count, sum_of
+
+Gather = Literal["auto", "recursive", "bruck"]
+Partition = Literal["interleaved", "contiguous"]
+
+# Chunks this long cost nothing in speed, and a block still samples every layer; shorter
+# where a block would have few of them.
+CHUNK = 4096
+FEW = 16
+
+# Tells the lists that a team gathers from those that were on their way to an owner.
+_FINAL = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SparDL(Selecting):
+    """Top `density` of every block, any number of ranks, `teams` that divide them.
+
+    `gather` is how teams agree: by recursive doubling (a power of two of them), or by
+    Bruck's all-gather of shorter lists (any number). "interleaved" blocks take chunks
+    of the vector in turn, so that equal budgets starve no layer; "contiguous" ones are
+    the paper's. `teams="auto"` takes what is fastest on `link`, or, without one, 2 for
+    an even number of ranks: a round less for the same bytes.
+    """
+
+    teams: int | Literal["auto"] = 1
+    gather: Gather = "auto"
+    partition: Partition = "interleaved"
+    link: Link | None = None
+
+    def __post_init__(self) -> None:
+        # Named, because a dataclass with slots is not the class super() knows.
+        Selecting.__post_init__(self)
+        if not _names_teams(self.teams):
+            raise ConfigError(
+                f"teams is {self.teams!r}: give a number that divides the number of "
+                "ranks, or 'auto'"
+            )
+        for name, value, kind in (
+            ("gather", self.gather, Gather),
+            ("partition", self.partition, Partition),
+        ):
+            if value not in get_args(kind):
+                choices = " or ".join(map(repr, get_args(kind)))
+                raise ConfigError(f"{name} is {value!r}: choose {choices}")
+        if self.teams != "auto":
+            self._check_gather(self.teams)
+
+    def check(self, ranks: int) -> None:
+        if self.teams != "auto" and ranks % self.teams:
+            fitting = [d for d in range(1, ranks + 1) if ranks % d == 0]
+            raise ConfigError(
+                f"teams is {self.teams}, which does not divide {ranks} ranks: choose "
+                f"one of {fitting}, or 'auto'"
+            )
+
+    def init(self, layout: Layout) -> State:
+        # The blocks follow from the number of ranks, which the first reduction tells.
+        return State()
+
+    def all_reduce_(
+        self, x: Tensor, channel: Channel, state: State, out: Room
+    ) -> SparseVector:
+        teams = self.teams_for(x.numel(), channel.size, channel.codec)
+        team = Team.of(channel.rank, channel.size, teams)
+        blocks = _blocks(x.numel(), team.size, self.partition)
+        marker = state.marker_of(blocks)
+        ledgers = [Ledger(x, channel, marker, b) for b in range(team.size)]
+        budgets = [keep_count(block.length, self.density) for block in blocks]
+
+        reduce_scatter(ledgers, budgets, team)
+        mine = self._agree_across_teams(
+            ledgers[team.position], budgets[team.position], team, state
+        )
+        if isinstance(mine, SparseVector):
+            return mine
+        gathered = bruck.gather(
+            channel,
+            mine,
+            peers=team.members,
+            expect=[
+                ledger.slot(k, part=_FINAL)
+                for ledger, k in zip(ledgers, budgets, strict=True)
+            ],
+        )
+        return SparseVector.joined([each.vector for each in gathered], blocks)
+
+    def teams_for(self, size: int, ranks: int, codec: Codec | None) -> int:
+        """The number of teams, chosen where it is "auto"."""
+        self.check(ranks)
+        if self.teams != "auto":
+            return self.teams
+        return _fastest_teams(self, size, ranks, codec)  # type: ignore[arg-type]
+
+    def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:
+        """The busiest rank's; of the lists of Bruck's gather, those of the first step.
+
+        Later ones have up to d times as many entries, if teams agree that much.
+        """
+        teams = self.teams_for(size, ranks, codec)
+        return self.card(size, ranks, teams, codec)
+
+    def card(
+        self,
+        size: int,
+        ranks: int,
+        teams: int,
+        codec: Codec | None,
+        *,
+        worst: bool = False,
+    ) -> Cost:
+        """The cost with so many teams; `worst` assumes that all of them agree."""
+        if ranks == 1:
+            return Cost()
+        blocks = _blocks(size, ranks // teams, self.partition)
+        budgets = [keep_count(block.length, self.density) for block in blocks]
+        nbytes = lru_cache(lambda length, k: packet_nbytes(codec, length, k))
+        packets = [nbytes(b.length, k) for b, k in zip(blocks, budgets, strict=True)]
+        if self._recursive(teams):
+            between = [(teams - 1).bit_length() * packet for packet in packets]
+        else:
+            given = [k if worst else Ratio.start(k, teams).h for k in budgets]
+            between = [
+                (teams - 1) * nbytes(b.length, h)
+                for b, h in zip(blocks, given, strict=True)
+            ]
+        count = len(blocks)
+        # The bytes before a block, twice around: any run of blocks is a difference.
+        before = [0, *accumulate(2 * packets)]
+        sent = [
+            before[count]
+            - packets[r]
+            + between[r]
+            + sum(before[r + carried] - before[r] for _, carried in bruck.hops(count))
+            for r in range(count)
+        ]
+        rounds = 2 * (count - 1).bit_length() + (teams - 1).bit_length()
+        return Cost(rounds, max(sent))
+
+    def _agree_across_teams(
+        self, ledger: Ledger, k: int, team: Team, state: State
+    ) -> SparseVector | Sealed:
+        """The owners' common list of a block; sealed if there is a team to tell."""
+        alone = team.size == 1
+        if team.count == 1:
+            return ledger.take(k) if alone else ledger.emit(k, part=_FINAL)
+        if self._recursive(team.count):
+            agreed = agree_by_doubling(
+                ledger,
+                ledger.emit(k),
+                k,
+                peers=team.owners,
+                # The largest distance first, as the authors have it.
+                distances=[team.count >> s for s in range(1, team.count.bit_length())],
+            )
+        else:
+            agreed = _agree_by_gathering(ledger, k, team, state)
+        if alone:
+            return agreed
+        return ledger.seal(
+            agreed, holders=Holders(team.count, team.number), part=_FINAL
+        )
+
+    def _recursive(self, teams: int) -> bool:
+        return self.gather != "bruck" and teams & (teams - 1) == 0
+
+    def _check_gather(self, teams: int) -> None:
+        if self.gather == "recursive" and teams & (teams - 1):
+            raise ConfigError(
+                f"gather is 'recursive' with {teams} teams: recursive doubling needs a "
+                "power of two; choose 'bruck' or 'auto'"
+            )
+
+
+def _names_teams(teams: object) -> bool:
+    return teams == "auto" or (isinstance(teams, int) and teams > 0)
+
+
+def _agree_by_gathering(
+    ledger: Ledger, k: int, team: Team, state: State
+) -> SparseVector:
+    """Everyone gets every team's list and adds them up, in order of team."""
+    ratio = Ratio(**state.saved) if state.saved else Ratio.start(k, team.count)
+    ratio = ratio.clamped(k, team.count)
+    gathered = bruck.gather(
+        ledger.channel,
+        ledger.emit(ratio.h),
+        peers=team.owners,
+        expect=[ledger.slot(ratio.h)] * team.count,
+    )
+    total = sum_of([each.vector for each in gathered])
+    state.saved.update(asdict(ratio.after(total.nnz, k, team.count)))
+    kept, dropped = total.split(k)
+    ledger.keep(dropped, Holders(team.count, team.number))
+    return kept.filled(k)
+
+
+@lru_cache(maxsize=256)
+def _fastest_teams(spardl: SparDL, size: int, ranks: int, codec: Codec | None) -> int:
+    """What `teams="auto"` stands for."""
+    link = spardl.link
+    if link is None:
+        return 2 if ranks % 2 == 0 else 1
+    if codec is None or codec.nbytes(1, 1) is None:
+        codec = Split()  # a stand-in where packets have no fixed length
+    only_powers = spardl.gather == "recursive"
+    seconds = {
+        teams: link.seconds(spardl.card(size, ranks, teams, codec, worst=True))
+        for teams in range(1, ranks + 1)
+        if ranks % teams == 0 and not (only_powers and teams & (teams - 1))
+    }
+    return min(seconds, key=seconds.__getitem__)
+
+
+@lru_cache(maxsize=256)
+def _blocks(size: int, count: int, partition: Partition) -> tuple[Block, ...]:
+    if partition == "contiguous" or count == 1:
+        return contiguous_blocks(size, count)
+    chunk = CHUNK
+    while chunk > 1 and size < FEW * count * chunk:
+        chunk //= 2
+    return interleaved_blocks(size, count, chunk)
