@@ -1,7 +1,7 @@
 """Sparse gradients for data-parallel PyTorch on slow networks.
 
     model = DDP(model)
-    state = thinwire.attach(model, "topk", density=0.01)
+    state = thinwire.attach(model, "spardl", density=0.01)
 
 Public names are loaded when first used: importing thinwire takes no time.
 """

@@ -73,7 +73,7 @@ def method(name: str) -> Method:
     'AllGather'
     >>> method("top-k")
     Traceback (most recent call last):
-    thinwire.errors.ConfigError: unknown method 'top-k': did you mean 'topk'? ...
+    thinwire.errors.ConfigError: unknown method 'top-k': did you mean 'topk' or ...
     """
     return _named(name, METHODS, "method")
 

@@ -37,7 +37,7 @@ def test_nothing_is_left_of_an_interrupted_demo():
         start_new_session=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     ) as process:
-        assert any("training 1 of 3" in line for line in process.stdout)
+        assert any("training 1 of 4" in line for line in process.stdout)
         assert len(living(process.pid)) >= 3
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         _, errors = process.communicate(timeout=60)

@@ -56,6 +56,8 @@ def interrupted(group, folder, at, steps, options):
         {"scope": "bucket", "kind": "mixed"},
         {"scope": "bucket", "feedback": "momentum"},
         {"scope": "bucket", "kind": "words", "min_size": 100},
+        {"scope": "bucket", "method": "gtopk"},
+        {"scope": "bucket", "method": "spardl", "teams": 2, "gather": "bruck"},
     ],
     ids=str,
 )

@@ -26,7 +26,7 @@ from thinwire.errors import ConfigError
 from thinwire.train import demo
 from thinwire.train.loop import Beat, Recipe
 
-DEFAULT_METHODS = "dense,bf16,topk"
+DEFAULT_METHODS = "dense,topk,gtopk,spardl"
 _LINKS = {name: LINKS[name] for name in ("100 Mbit/s", "1 Gbit/s")}
 
 # Short, so that the table fits a terminal of 80 columns.
@@ -212,7 +212,7 @@ def _paragraphs(result: demo.Result) -> Iterator[str]:
     )
     yield (
         "[bold]On your own network[/]  start your script with torchrun on two or more "
-        'machines, put [cyan]thinwire.attach(model, "topk")[/] after DDP(model), and '
+        'machines, put [cyan]thinwire.attach(model, "spardl")[/] after DDP(model), and '
         "compare its seconds per step with those under [cyan]THINWIRE=dense[/]. For "
         "the bytes of your model: [cyan]thinwire methods --size N --ranks P[/]."
     )

@@ -65,7 +65,8 @@ class Settings:
         if not 0 < self.seconds < float("inf"):
             raise ConfigError(f"{self.seconds} seconds: give a time above 0")
         for name in self.methods:
-            catalog.reducer(name, density=self.recipe.density)
+            reducer = catalog.reducer(name, density=self.recipe.density)
+            reducer.collective.check(self.workers)
 
 
 @dataclass(frozen=True, slots=True)
