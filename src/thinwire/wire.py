@@ -2,11 +2,13 @@
 
 Little endian, every section padded with zeros to 8 bytes:
 
-    0  magic "TW"     2  version u8    3  flags u8, zero
+    0  magic "TW"     2  version u8    3  flags u8: 1 says that there is a checksum
     4  index tag u8   5  value tag u8  6  reserved u16, zero
     8  size u64      16  nnz u32      20  index section, in 8-byte words, u32
-   24  whole packet, in 8-byte words, u32                28  reserved u32, zero
+   24  whole packet, in 8-byte words, u32                28  checksum u32, or zero
    32  index section, then value section
+
+The checksum is the low half of XXH3-64 over the packet with this field zero.
 
 Nothing that arrives is believed: `Packet.parse` checks every field of the header
 against the bytes at hand, a codec checks what only it can understand.
@@ -16,6 +18,7 @@ import struct
 from dataclasses import dataclass
 
 import torch
+import xxhash
 from torch import Tensor
 
 from thinwire.errors import ConfigError, WireError
@@ -23,6 +26,7 @@ from thinwire.errors import ConfigError, WireError
 MAGIC = b"TW"
 VERSION = 1
 WORD = 8
+SUMMED = 1  # the flag that says there is a checksum
 HEADER = struct.Struct("<2sBBBBHQIIII")
 
 Tags = tuple[int, int]
@@ -43,12 +47,22 @@ class Packet:
     nnz: int
     index_nbytes: int
     body: Tensor
+    summed: bool = False
 
     @classmethod
     def build(
-        cls, tags: Tags, size: int, nnz: int, sections: tuple[Tensor, Tensor]
+        cls,
+        tags: Tags,
+        size: int,
+        nnz: int,
+        sections: tuple[Tensor, Tensor],
+        *,
+        checksum: bool = False,
     ) -> "Packet":
-        """Put a header before an index section and a value section."""
+        """Put a header before an index section and a value section.
+
+        A packet in device memory gets no checksum: it would have to be fetched.
+        """
         index, value = sections
         index_end = HEADER.size + padded(index.numel())
         nbytes = index_end + padded(value.numel())
@@ -59,18 +73,23 @@ class Packet:
             )
         body = torch.empty(nbytes, dtype=torch.uint8, device=value.device)
         words = (index_end - HEADER.size) // WORD, nbytes // WORD
-        header = HEADER.pack(MAGIC, VERSION, 0, *tags, 0, size, nnz, *words, 0)
-        body[: HEADER.size] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+        summed = checksum and body.device.type == "cpu"
+        fields = (MAGIC, VERSION, SUMMED * summed, *tags, 0, size, nnz, *words)
+        header = HEADER.pack(*fields, 0)
         _fill(body[HEADER.size : index_end], index)
         _fill(body[index_end:], value)
-        return cls(tags, size, nnz, index_end - HEADER.size, body)
+        if summed:
+            header = HEADER.pack(*fields, _checksum(header, body))
+        body[: HEADER.size] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+        return cls(tags, size, nnz, index_end - HEADER.size, body, summed)
 
     @classmethod
     def parse(cls, body: Tensor) -> "Packet":
         """Read a header and check it against the bytes that came with it."""
         flags, index_tag, value_tag, reserved, *fields = _header(body)
-        size, nnz, index_words, words, spare = fields
-        if flags or reserved or spare:
+        size, nnz, index_words, words, checksum = fields
+        summed = flags == SUMMED
+        if flags & ~SUMMED or reserved or (checksum and not summed):
             raise WireError("a packet sets bits that its format reserves")
         if words * WORD != body.numel():
             raise WireError(
@@ -81,7 +100,9 @@ class Packet:
             raise WireError(f"an index section of {index_nbytes} bytes does not fit")
         if nnz > size:
             raise WireError(f"a packet lists {nnz} entries of a vector of {size}")
-        return cls((index_tag, value_tag), size, nnz, index_nbytes, body)
+        if summed:
+            _verify(body, checksum)
+        return cls((index_tag, value_tag), size, nnz, index_nbytes, body, summed)
 
     @staticmethod
     def announced(message: Tensor) -> int:
@@ -120,6 +141,24 @@ def _header(body: Tensor) -> tuple[int, ...]:
             "run the same release on every rank"
         )
     return tuple(fields)
+
+
+def _checksum(header: bytes, body: Tensor) -> int:
+    """Over a header whose checksum is zero, and what follows it."""
+    digest = xxhash.xxh3_64(header)
+    digest.update(body[HEADER.size :].numpy())
+    return digest.intdigest() & 0xFFFFFFFF
+
+
+def _verify(body: Tensor, checksum: int) -> None:
+    body = body.cpu()
+    header = body[: HEADER.size].numpy().tobytes()[:-4] + bytes(4)
+    found = _checksum(header, body)
+    if found != checksum:
+        raise WireError(
+            f"a packet whose checksum is {found:08x} says {checksum:08x}: it was "
+            "damaged on its way"
+        )
 
 
 def _fill(room: Tensor, section: Tensor) -> None:

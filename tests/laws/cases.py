@@ -41,6 +41,10 @@ class Coarse:
     def tag(self) -> int:
         return 250
 
+    @property
+    def sorts(self) -> bool:
+        return False
+
     def nbytes(self, nnz: int) -> int:
         return 2 * nnz
 

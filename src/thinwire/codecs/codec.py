@@ -1,10 +1,12 @@
 """The contracts of codecs: a sparse list to bytes and back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from torch import Tensor
 
+from thinwire.errors import WireError
 from thinwire.sparse import SparseVector
 from thinwire.wire import Packet
 
@@ -41,32 +43,68 @@ class Codec(Protocol):
 
 
 class IndexCodec(Protocol):
-    """Strictly increasing indices to bytes and back, exactly."""
+    """Strictly increasing indices to bytes and back.
+
+    Almost all give back what they were given. One that does not (a Bloom filter) says
+    with `regathers` whether values are looked up anew for the indices that come back.
+    """
 
     @property
     def tag(self) -> int:
         """Names the format on the wire, for ever."""
         ...
 
-    def nbytes(self, size: int, nnz: int) -> int | None: ...
+    @property
+    def regathers(self) -> bool:
+        """Whether other indices may come back, and want values of their own."""
+        ...
 
-    def encode(self, indices: Tensor, size: int) -> Tensor: ...
+    def nbytes(self, size: int, nnz: int) -> int | None:
+        """The length of a section; None where it depends on the data."""
+        ...
 
-    def decode(self, section: Tensor, size: int, nnz: int) -> Tensor:
-        """The indices; checks their order and range, and raises `WireError`."""
+    def encode(self, indices: Tensor, size: int, *, key: int) -> Tensor: ...
+
+    def decode(self, section: Tensor, size: int, nnz: int, *, key: int) -> Tensor:
+        """The indices; checks their order and range, and raises `WireError`.
+
+        `section` may be padded with zeros; `nnz` is how many were encoded.
+        """
         ...
 
 
 class ValueCodec(Protocol):
-    """Float32 values to bytes and back, within a stated error."""
+    """Float32 values to bytes and back, within a stated error.
+
+    What a format cannot hold is brought to the nearest value it can; of a value that is
+    not finite it may deliver nothing. The sender keeps the difference.
+    """
 
     @property
     def tag(self) -> int:
         """Names the format on the wire, for ever."""
         ...
 
-    def nbytes(self, nnz: int) -> int | None: ...
+    @property
+    def sorts(self) -> bool:
+        """Whether values must come in descending order."""
+        ...
+
+    def nbytes(self, nnz: int) -> int | None:
+        """The length of a section; None where it depends on the data."""
+        ...
 
     def encode(self, values: Tensor, *, key: int) -> Tensor: ...
 
-    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor: ...
+    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
+        """The values, float32; raises `WireError` where a section cannot be right."""
+        ...
+
+
+@contextmanager
+def checked(what: str) -> Iterator[None]:
+    """Report what a kernel finds wrong with received bytes as a `WireError`."""
+    try:
+        yield
+    except ValueError as error:
+        raise WireError(f"{what}: {error}") from error

@@ -16,6 +16,10 @@ class Float32:
     def tag(self) -> int:
         return 1
 
+    @property
+    def sorts(self) -> bool:
+        return False
+
     def nbytes(self, nnz: int) -> int:
         return 4 * nnz
 

@@ -12,17 +12,22 @@ from thinwire.sparse import index_dtype
 
 @dataclass(frozen=True, slots=True)
 class Int32:
-    """Each index as a little-endian int32."""
+    """Each index as a little-endian int32. The only one that keeps any order."""
 
     @property
     def tag(self) -> int:
         return 1
 
+    @property
+    def regathers(self) -> bool:
+        return False
+
     def nbytes(self, size: int, nnz: int) -> int:
         del size
         return 4 * nnz
 
-    def encode(self, indices: Tensor, size: int) -> Tensor:
+    def encode(self, indices: Tensor, size: int, *, key: int) -> Tensor:
+        del key
         if size > 2**31:
             raise ConfigError(
                 f"a vector of {size} elements has indices beyond 32 bits; "
@@ -30,12 +35,17 @@ class Int32:
             )
         return indices.to(torch.int32).view(torch.uint8)
 
-    def decode(self, section: Tensor, size: int, nnz: int) -> Tensor:
-        if section.numel() < 4 * nnz:
-            raise WireError(f"{nnz} indices in {section.numel()} bytes")
-        indices = section[: 4 * nnz].view(torch.int32)
+    def decode(self, section: Tensor, size: int, nnz: int, *, key: int) -> Tensor:
+        del key
+        indices = self.decode_any_order(section, size, nnz)
         if not kernels.strictly_increasing(indices, size):
             raise WireError(
                 f"indices that do not increase strictly from 0 up to {size}"
             )
-        return indices.to(index_dtype(size))
+        return indices
+
+    def decode_any_order(self, section: Tensor, size: int, nnz: int) -> Tensor:
+        """What was encoded, unchecked: the caller sorts, and checks then."""
+        if section.numel() < 4 * nnz:
+            raise WireError(f"{nnz} indices in {section.numel()} bytes")
+        return section[: 4 * nnz].view(torch.int32).to(index_dtype(size))

@@ -1,13 +1,20 @@
 """Indices by one codec, values by another: 32 bytes of header and both sections.
 
-The decomposition is DeepReduce's (Xu et al., NeurIPS 2021, section 3).
+The decomposition is DeepReduce's (Xu et al., NeurIPS 2021, section 3). A value codec
+may sort: where the index codec keeps any order, indices travel in the order of the
+values; else the value section begins with the permutation.
 """
 
 from dataclasses import dataclass, field
 
+import torch
+from torch import Tensor
+
+from thinwire import kernels
 from thinwire.codecs.codec import IndexCodec, ValueCodec, Values
 from thinwire.codecs.float32 import Float32
 from thinwire.codecs.int32 import Int32
+from thinwire.codecs.order import decode_map, descending, encode_map, map_nbytes
 from thinwire.errors import WireError
 from thinwire.sparse import SparseVector
 from thinwire.wire import HEADER, Packet, padded
@@ -16,6 +23,9 @@ from thinwire.wire import HEADER, Packet, padded
 @dataclass(frozen=True, slots=True)
 class Split:
     """A codec made of two; by default raw, 64 bits per entry and no error.
+
+    With `checksum`, packets carry one and packets without one are refused (on a
+    processor; in device memory nothing is summed).
 
     >>> codec = Split()
     >>> packet = codec.encode(SparseVector.of({3: 1.5, 8: -2.0}, size=10))
@@ -27,34 +37,76 @@ class Split:
 
     index: IndexCodec = field(default_factory=Int32)
     value: ValueCodec = field(default_factory=Float32)
+    checksum: bool = True
 
     def nbytes(self, size: int, nnz: int) -> int | None:
         index, value = self.index.nbytes(size, nnz), self.value.nbytes(nnz)
         if index is None or value is None:
             return None
-        return HEADER.size + padded(index) + padded(value)
+        order = map_nbytes(nnz) if self._maps else 0
+        return HEADER.size + padded(index) + order + padded(value)
 
     def encode(
         self, vector: SparseVector, *, source: Values | None = None, key: int = 0
     ) -> Packet:
-        del source
-        sections = (
-            self.index.encode(vector.indices, vector.size),
-            self.value.encode(vector.values, key=key),
+        size, indices, values = vector.size, vector.indices, vector.values
+        if self.value.sorts and not self._maps:
+            order = descending(values)
+            indices, values = indices[order], values[order]
+        index = self.index.encode(indices, size, key=key)
+        if self.index.regathers:
+            told = self.index.decode(index, size, vector.nnz, key=key)
+            values = _true_values(vector, told, source)
+        value = self._encode_values(values, key)
+        return Packet.build(
+            (self.index.tag, self.value.tag),
+            size,
+            vector.nnz,
+            (index, value),
+            checksum=self.checksum,
         )
-        tags = self.index.tag, self.value.tag
-        return Packet.build(tags, vector.size, vector.nnz, sections)
 
     def decode(
         self, packet: Packet, size: int, nnz: int | None = None, *, key: int = 0
     ) -> SparseVector:
         self._check(packet, size, nnz)
         index, value = packet.sections
-        return SparseVector(
-            self.index.decode(index, size, packet.nnz),
-            self.value.decode(value, packet.nnz, key=key),
-            size,
-        )
+        if self.value.sorts and isinstance(self.index, Int32):
+            return self._decode_in_order_of_values(packet, key)
+        indices = self.index.decode(index, size, packet.nnz, key=key)
+        values = self._decode_values(value, len(indices), key)
+        return SparseVector(indices, values, size)
+
+    @property
+    def _maps(self) -> bool:
+        return self.value.sorts and not isinstance(self.index, Int32)
+
+    def _encode_values(self, values: Tensor, key: int) -> Tensor:
+        if not self._maps:
+            return self.value.encode(values, key=key)
+        order = descending(values)
+        places = encode_map(order)
+        gap = places.new_zeros(map_nbytes(len(order)) - places.numel())
+        return torch.cat([places, gap, self.value.encode(values[order], key=key)])
+
+    def _decode_values(self, section: Tensor, nnz: int, key: int) -> Tensor:
+        if not self._maps:
+            return self.value.decode(section, nnz, key=key)
+        length = map_nbytes(nnz)
+        if section.numel() < length:
+            raise WireError(f"the order of {nnz} values in {section.numel()} bytes")
+        order = decode_map(section[:length], nnz)
+        sorted_values = self.value.decode(section[length:], nnz, key=key)
+        return torch.empty_like(sorted_values).scatter_(0, order, sorted_values)
+
+    def _decode_in_order_of_values(self, packet: Packet, key: int) -> SparseVector:
+        index, value = packet.sections
+        indices = Int32().decode_any_order(index, packet.size, packet.nnz)
+        indices, order = torch.sort(indices)
+        if not kernels.strictly_increasing(indices, packet.size):
+            raise WireError(f"indices that are not each once below {packet.size}")
+        values = self.value.decode(value, packet.nnz, key=key)[order]
+        return SparseVector(indices, values, packet.size)
 
     def _check(self, packet: Packet, size: int, nnz: int | None) -> None:
         tags = self.index.tag, self.value.tag
@@ -67,9 +119,22 @@ class Split:
             raise WireError(f"a packet for a vector of {packet.size}, not {size}")
         if nnz is not None and packet.nnz != nnz:
             raise WireError(f"a packet lists {packet.nnz} entries, not {nnz}")
+        if self.checksum and not packet.summed and packet.body.device.type == "cpu":
+            raise WireError("a packet without the checksum that was agreed")
         nbytes = self.nbytes(size, packet.nnz)
         if nbytes is not None and nbytes != packet.body.numel():
             raise WireError(
                 f"a packet of {packet.body.numel()} bytes where {packet.nnz} entries "
                 f"take {nbytes}"
             )
+
+
+def _true_values(
+    vector: SparseVector, told: Tensor, source: Values | None
+) -> Tensor:
+    """What belongs at the indices a receiver will see: listed, or the source's."""
+    values = torch.zeros(len(told)) if source is None else source(told)
+    if vector.nnz == 0:
+        return values
+    at = torch.searchsorted(vector.indices, told).clamp_(max=vector.nnz - 1)
+    return torch.where(vector.indices[at] == told, vector.values[at], values)

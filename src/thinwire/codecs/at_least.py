@@ -1,0 +1,49 @@
+"""Small vectors raw: a codec that contains a codec.
+
+DeepReduce sends tensors of up to 1000 elements as they are. Both ends know the size of
+a vector, so nothing needs to be said on the wire.
+"""
+
+from dataclasses import dataclass, field
+
+from thinwire.codecs.codec import Codec, Values
+from thinwire.codecs.split import Split
+from thinwire.errors import ConfigError
+from thinwire.sparse import SparseVector
+from thinwire.wire import Packet
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """`codec` for vectors of at least `size` elements, `small` for others.
+
+    >>> AtLeast(1001, Split()).nbytes(size=1000, nnz=10)
+    112
+    """
+
+    size: int
+    codec: Codec
+    small: Codec = field(default_factory=Split)
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ConfigError(
+                f"size is {self.size}: give the number of elements from which a vector "
+                "is coded, 0 or more"
+            )
+
+    def nbytes(self, size: int, nnz: int) -> int | None:
+        return self._for(size).nbytes(size, nnz)
+
+    def encode(
+        self, vector: SparseVector, *, source: Values | None = None, key: int = 0
+    ) -> Packet:
+        return self._for(vector.size).encode(vector, source=source, key=key)
+
+    def decode(
+        self, packet: Packet, size: int, nnz: int | None = None, *, key: int = 0
+    ) -> SparseVector:
+        return self._for(size).decode(packet, size, nnz, key=key)
+
+    def _for(self, size: int) -> Codec:
+        return self.codec if size >= self.size else self.small

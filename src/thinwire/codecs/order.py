@@ -1,0 +1,41 @@
+"""The order of sorted values: a permutation in ceil(log2 nnz) bits per entry."""
+
+import torch
+from torch import Tensor
+
+from thinwire import kernels
+from thinwire.codecs.codec import checked
+from thinwire.errors import WireError
+from thinwire.wire import padded
+
+
+def descending(values: Tensor) -> Tensor:
+    """Where the largest value is, the next one, and so on; ties as they come."""
+    return torch.sort(values, descending=True, stable=True).indices
+
+
+def map_nbytes(nnz: int) -> int:
+    """The bytes of a permutation, in whole words."""
+    return padded(-(-nnz * _width(nnz) // 8))
+
+
+def encode_map(order: Tensor) -> Tensor:
+    """A permutation as bytes."""
+    return kernels.pack_bits(order, _width(len(order)))
+
+
+def decode_map(section: Tensor, nnz: int) -> Tensor:
+    """The permutation, which every place is in once."""
+    with checked("the order of values"):
+        order = kernels.unpack_bits(section, nnz, _width(nnz))
+    if nnz and int(order.max()) >= nnz:
+        raise WireError(f"the order of values: place {int(order.max())} of {nnz}")
+    taken = torch.zeros(nnz, dtype=torch.bool, device=order.device)
+    taken[order] = True
+    if not bool(taken.all()):
+        raise WireError("the order of values: some places twice, some never")
+    return order
+
+
+def _width(nnz: int) -> int:
+    return max(nnz - 1, 0).bit_length()
