@@ -31,11 +31,13 @@ __all__ = [
     "join",
     "magnitudes",
     "merge_add",
+    "pack_bits",
     "scatter_",
     "select",
     "split",
     "strictly_increasing",
     "subtract_at_",
+    "unpack_bits",
     "watched",
 ]
 
@@ -196,6 +198,31 @@ def strictly_increasing(indices: Tensor, size: int) -> bool:
     """Whether these are valid indices of a sparse list over `size` elements."""
     with _entered("strictly_increasing"):
         return _backend(indices).strictly_increasing(indices, size)  # type: ignore[no-any-return]
+
+
+def pack_bits(values: Tensor, width: int) -> Tensor:
+    """The low `width` bits (at most 63) of whole numbers, in bytes without gaps.
+
+    Number i takes bits `i * width` to `(i + 1) * width`; the least significant comes
+    first, in a number and in a byte.
+
+    >>> import torch
+    >>> pack_bits(torch.tensor([1, 2, 3]), 4).tolist()
+    [33, 3]
+    """
+    with _entered("pack_bits"):
+        return _backend(values).pack_bits(values, width)  # type: ignore[no-any-return]
+
+
+def unpack_bits(section: Tensor, count: int, width: int) -> Tensor:
+    """`count` numbers of `width` bits, as int64; `ValueError` from too few bytes.
+
+    >>> import torch
+    >>> unpack_bits(torch.tensor([33, 3], dtype=torch.uint8), 3, 4).tolist()
+    [1, 2, 3]
+    """
+    with _entered("unpack_bits"):
+        return _backend(section).unpack_bits(section, count, width)  # type: ignore[no-any-return]
 
 
 def _backend(tensor: Tensor) -> ModuleType:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from thinwire.kernels import cpu_dense, cpu_lists, cpu_select, reference
 from thinwire.kernels.blocks import Block
+from thinwire.kernels.cpu_bits import pack_bits, unpack_bits  # noqa: F401
 from thinwire.kernels.cpu_search import Marks, Place, search
 from thinwire.kernels.cpu_threads import share_out
 from thinwire.kernels.marker import SLACK, Marker, dealt

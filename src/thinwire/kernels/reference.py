@@ -13,6 +13,7 @@ from torch import Tensor
 
 from thinwire.kernels.blocks import Block
 from thinwire.kernels.marker import Marker
+from thinwire.kernels.reference_bits import pack_bits, unpack_bits  # noqa: F401
 
 Sparse = tuple[Tensor, Tensor]
 
