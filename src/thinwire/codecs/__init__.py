@@ -1,13 +1,17 @@
 """Codecs: sparse lists to bytes and back, one format per file."""
 
+from thinwire.codecs.bitmap import Bitmap
 from thinwire.codecs.codec import Codec, IndexCodec, ValueCodec, Values
+from thinwire.codecs.elias_fano import EliasFano
 from thinwire.codecs.float32 import Float32
 from thinwire.codecs.int32 import Int32
 from thinwire.codecs.split import Split
 from thinwire.codecs.timed import Timed
 
 __all__ = [
+    "Bitmap",
     "Codec",
+    "EliasFano",
     "Float32",
     "IndexCodec",
     "Int32",

@@ -26,6 +26,10 @@ __all__ = [
     "accumulate_",
     "add_at_",
     "contiguous_blocks",
+    "decode_bitmap",
+    "decode_elias_fano",
+    "encode_bitmap",
+    "encode_elias_fano",
     "gather",
     "interleaved_blocks",
     "join",
@@ -223,6 +227,45 @@ def unpack_bits(section: Tensor, count: int, width: int) -> Tensor:
     """
     with _entered("unpack_bits"):
         return _backend(section).unpack_bits(section, count, width)  # type: ignore[no-any-return]
+
+
+def encode_bitmap(indices: Tensor, size: int) -> Tensor:
+    """A bit for each of `size` elements, set where an index says; in whole bytes.
+
+    The first element's bit is the least significant one of the first byte.
+
+    >>> import torch
+    >>> encode_bitmap(torch.tensor([0, 5, 8, 9, 14]), 16).tolist()
+    [33, 67]
+    """
+    with _entered("encode_bitmap"):
+        return _backend(indices).encode_bitmap(indices, size)  # type: ignore[no-any-return]
+
+
+def decode_bitmap(section: Tensor, size: int, nnz: int) -> Tensor:
+    """Which bits are set, or `ValueError` where there are not `nnz` below `size`."""
+    with _entered("decode_bitmap"):
+        return _backend(section).decode_bitmap(section, size, nnz)  # type: ignore[no-any-return]
+
+
+def encode_elias_fano(indices: Tensor, size: int, low: int) -> Tensor:
+    """The `low` low bits of every index, then one set bit for each: the high vector.
+
+    Entry i sets bit `(index >> low) + i` of the vector, which has `nnz + (size >> low)`
+    bits and follows the low bits without a gap.
+
+    >>> import torch
+    >>> encode_elias_fano(torch.tensor([0, 5, 8, 9, 14]), 16, low=1).tolist()
+    [42, 25, 1]
+    """
+    with _entered("encode_elias_fano"):
+        return _backend(indices).encode_elias_fano(indices, size, low)  # type: ignore[no-any-return]
+
+
+def decode_elias_fano(section: Tensor, size: int, nnz: int, *, low: int) -> Tensor:
+    """The indices, or `ValueError` where these bytes cannot be such a list."""
+    with _entered("decode_elias_fano"):
+        return _backend(section).decode_elias_fano(section, size, nnz, low=low)  # type: ignore[no-any-return]
 
 
 def _backend(tensor: Tensor) -> ModuleType:

@@ -20,6 +20,12 @@ from torch import Tensor
 from thinwire.kernels import cpu_dense, cpu_lists, cpu_select, reference
 from thinwire.kernels.blocks import Block
 from thinwire.kernels.cpu_bits import pack_bits, unpack_bits  # noqa: F401
+from thinwire.kernels.cpu_elias_fano import (  # noqa: F401
+    decode_bitmap,
+    decode_elias_fano,
+    encode_bitmap,
+    encode_elias_fano,
+)
 from thinwire.kernels.cpu_search import Marks, Place, search
 from thinwire.kernels.cpu_threads import share_out
 from thinwire.kernels.marker import SLACK, Marker, dealt

@@ -29,14 +29,14 @@ def pack_bits(values: Tensor, width: int) -> Tensor:
         values = values.long()
     bits = len(values) * width
     words = torch.empty(-(-bits // 64), dtype=torch.uint64)
-    _pack(values.contiguous().numpy(), width, words.numpy())
+    pack_into(values.contiguous().numpy(), width, words.numpy())
     return words.view(torch.uint8)[: -(-bits // 8)]
 
 
 def unpack_bits(section: Tensor, count: int, width: int) -> Tensor:
     check_room(section, count, width)
     values = torch.empty(count, dtype=torch.int64)
-    _unpack(as_words(section, -(-count * width // 64)), width, values.numpy())
+    unpack_into(as_words(section, -(-count * width // 64)), width, values.numpy())
     return values
 
 
@@ -53,7 +53,8 @@ def as_words(section: Tensor, count: int) -> Words:
 
 
 @kernel
-def _pack(values: Numbers, width: int, words: Words) -> None:
+def pack_into(values: Numbers, width: int, words: Words) -> None:
+    """Write `len(values) * width` bits and zeros up to the end of a word."""
     one = np.uint64(1)
     mask = (one << np.uint64(width)) - one
     word = np.uint64(0)
@@ -73,7 +74,7 @@ def _pack(values: Numbers, width: int, words: Words) -> None:
 
 
 @kernel
-def _unpack(words: Words, width: int, values: Numbers) -> None:
+def unpack_into(words: Words, width: int, values: Numbers) -> None:
     """Reads no further than `len(values) * width` bits, which `words` must hold."""
     one = np.uint64(1)
     mask = (one << np.uint64(width)) - one

@@ -1,0 +1,62 @@
+"""Elias-Fano: half a bit per index above the least possible, length known beforehand.
+
+P. Elias, Efficient storage and retrieval by content and address of static files, JACM
+1974. The low bits of an index are written as they are, the high bits as the distance
+between ones: entry i sets bit `(index >> low) + i` of a vector.
+
+A bitmap takes over where it is not larger, from about a third of the elements on.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from thinwire import kernels
+from thinwire.codecs.bitmap import Bitmap
+from thinwire.codecs.codec import checked
+
+
+@dataclass(frozen=True, slots=True)
+class EliasFano:
+    """Low bits, then the high vector; which, and how many, follows from the counts."""
+
+    @property
+    def tag(self) -> int:
+        return 3
+
+    @property
+    def regathers(self) -> bool:
+        return False
+
+    def nbytes(self, size: int, nnz: int) -> int:
+        return -(-min(size, _nbits(size, nnz)) // 8)
+
+    def encode(self, indices: Tensor, size: int, *, key: int) -> Tensor:
+        nnz = len(indices)
+        if size <= _nbits(size, nnz):
+            return Bitmap().encode(indices, size, key=key)
+        return kernels.encode_elias_fano(indices, size, low_bits(size, nnz))
+
+    def decode(self, section: Tensor, size: int, nnz: int, *, key: int) -> Tensor:
+        if size <= _nbits(size, nnz):
+            return Bitmap().decode(section, size, nnz, key=key)
+        with checked("Elias-Fano"):
+            low = low_bits(size, nnz)
+            return kernels.decode_elias_fano(section, size, nnz, low=low)
+
+
+def low_bits(size: int, nnz: int) -> int:
+    """How many bits to write as they are: the fewest that make the section smallest.
+
+    One more bit costs `nnz` and takes half of `size >> low` off the high vector.
+
+    >>> low_bits(16, 5), low_bits(1_000_000, 10_000), low_bits(1_000_000, 0)
+    (1, 6, 20)
+    """
+    low = max(size.bit_length() - (2 * nnz).bit_length(), 0)
+    return low + (size >> low > 2 * nnz)
+
+
+def _nbits(size: int, nnz: int) -> int:
+    low = low_bits(size, nnz)
+    return nnz * (low + 1) + (size >> low)

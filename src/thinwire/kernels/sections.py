@@ -1,0 +1,28 @@
+"""What decoders of indices share, whatever the backend: the type and the checks."""
+
+import torch
+from torch import Tensor
+
+
+def index_dtype(size: int) -> torch.dtype:
+    """The type of indices below `size`."""
+    return torch.int32 if size < 2**31 else torch.int64
+
+
+def check_length(section: Tensor, nbits: int) -> None:
+    """Refuse bytes that are not so many bits and the zeros that fill a 64-bit word."""
+    nbytes = -(-nbits // 8)
+    if not nbytes <= section.numel() <= -(-nbits // 64) * 8:
+        raise ValueError(f"{section.numel()} bytes where {nbytes} are expected")
+
+
+def check_count(found: int, nnz: int) -> None:
+    """Refuse another number of indices than was announced."""
+    if found != nnz:
+        raise ValueError(f"{found} indices, not {nnz}")
+
+
+def check_order(ascending: bool, size: int) -> None:  # noqa: FBT001
+    """Refuse indices that are no list over `size` elements."""
+    if not ascending:
+        raise ValueError(f"indices that do not increase strictly from 0 up to {size}")
