@@ -1,11 +1,36 @@
 """Names to objects, in one place: for one-line users and the command line."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from inspect import signature
 from typing import Any, TypeVar
 
-from thinwire.codecs import Codec, Split
+from thinwire.codecs import (
+    QSGD,
+    AtLeast,
+    BFloat16,
+    Bitmap,
+    Bloom,
+    Codec,
+    Deflate,
+    DeltaVarint,
+    EliasFano,
+    FitDExp,
+    FitPoly,
+    Float16,
+    Float32,
+    Huffman,
+    IndexCodec,
+    Int8,
+    Int32,
+    LogQuant,
+    Rice,
+    RunLength,
+    Split,
+    ValueCodec,
+    Zstd,
+)
 from thinwire.collectives import (
     BF16,
     AllGather,
@@ -25,26 +50,129 @@ T = TypeVar("T")
 WarmupSteps = int | tuple[int, int]
 
 
+INDEX_CODECS: Mapping[str, IndexCodec] = {
+    "int32": Int32(),
+    "bitmap": Bitmap(),
+    "elias-fano": EliasFano(),
+    "rice": Rice(),
+    "varint": DeltaVarint(),
+    "run-length": RunLength(),
+    "huffman": Huffman(),
+    "bloom-p0": Bloom("p0"),
+    "bloom-p1": Bloom("p1"),
+    "bloom-p2": Bloom("p2"),
+    "bloom-leftmost": Bloom("leftmost"),
+    "bloom-naive": Bloom("naive"),
+}
+
+VALUE_CODECS: Mapping[str, ValueCodec] = {
+    "float32": Float32(),
+    "bfloat16": BFloat16(),
+    "float16": Float16(),
+    "int8": Int8(),
+    **{f"log{bits}": LogQuant(bits) for bits in range(3, 9)},
+    "qsgd": QSGD(),
+    "deflate": Deflate(),
+    "zstd": Zstd(),
+    "fit-poly": FitPoly(),
+    "fit-dexp": FitDExp(),
+}
+
+DEFAULT_CODEC = "elias-fano+bfloat16"
+
+
+def codec(name: str) -> Codec:
+    """The codec of this name: an index codec's, a plus, a value codec's; or "raw".
+
+    >>> codec("rice+log4") == Split(Rice(), LogQuant(4))
+    True
+    >>> codec("raw") == codec("int32+float32") == Split()
+    True
+    """
+    index, _, value = ("int32+float32" if name == "raw" else name).partition("+")
+    if not value:
+        raise ConfigError(
+            f"unknown codec {name!r}: write an index codec, a plus and a value codec, "
+            f"for example {DEFAULT_CODEC!r}, or 'raw'"
+        )
+    return Split(
+        _named(index, INDEX_CODECS, "index codec"),
+        _named(value, VALUE_CODECS, "value codec"),
+    )
+
+
+def codec_name(codec: Codec) -> str:
+    """The name of a codec, or its repr if the catalog does not make it.
+
+    >>> codec_name(Split(EliasFano(), BFloat16()))
+    'elias-fano+bfloat16'
+    """
+    if isinstance(codec, AtLeast):
+        return codec_name(codec.codec)
+    if not isinstance(codec, Split):
+        return repr(codec)
+    halves = [
+        [name for name, known in names.items() if known == half]
+        for names, half in ((INDEX_CODECS, codec.index), (VALUE_CODECS, codec.value))
+    ]
+    return "+".join(half[0] for half in halves) if all(halves) else repr(codec)
+
+
+def deepreduce(
+    index: str = "bloom-p2", value: str = "qsgd", fpr: float | None = None
+) -> Codec:
+    """DeepReduce's codecs, by default Bloom filter P2 and QSGD; small vectors raw.
+
+    The other published combinations: `index` "bloom-naive", "bloom-p0", "bloom-p1",
+    "run-length", "huffman" or "int32", `value` "fit-poly", "fit-dexp", "deflate",
+    "qsgd" or "float32". `fpr` is the filter's rate of false positives.
+    """
+    chosen = _named(index, INDEX_CODECS, "index codec")
+    if fpr is not None:
+        if not isinstance(chosen, Bloom):
+            raise ConfigError(f"fpr is {fpr}, and {index!r} is not a Bloom filter")
+        chosen = Bloom(chosen.policy, fpr)
+    return AtLeast(1001, Split(chosen, _named(value, VALUE_CODECS, "value codec")))
+
+
+def default_codec() -> Codec:
+    """What lists are coded with where nothing else is asked for."""
+    return codec(DEFAULT_CODEC)
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A collective by name, and a line that says what it is good for."""
+    """A collective by name, a line that says what it is good for, and its codec."""
 
     collective: type[Collective]
     summary: str
+    codec: Callable[..., Codec] = default_codec
 
     @property
     def options(self) -> tuple[str, ...]:
         """What can be set besides the density."""
-        return tuple(name for name in self._fields if name != "density")
+        own = tuple(name for name in self._fields if name != "density")
+        return own + self._codec_options
 
     @property
     def _fields(self) -> tuple[str, ...]:
         return tuple(f.name for f in fields(self.collective))  # type: ignore[arg-type]
 
+    @property
+    def _codec_options(self) -> tuple[str, ...]:
+        return tuple(signature(self.codec).parameters)
+
     def build(self, density: float, options: Mapping[str, Any]) -> Collective:
         """The collective at a density, with options of its own."""
         chosen = {"density": density} if "density" in self._fields else {}
-        return self.collective(**chosen, **options)
+        own = {n: v for n, v in options.items() if n not in self._codec_options}
+        return self.collective(**chosen, **own)
+
+    def build_codec(self, options: Mapping[str, Any]) -> Codec:
+        """The method's codec, with options of its own."""
+        return self.codec(
+            **{n: v for n, v in options.items() if n in self._codec_options}
+        )
 
 
 METHODS: Mapping[str, Method] = {
@@ -53,17 +181,16 @@ METHODS: Mapping[str, Method] = {
     "topk": Method(AllGather, "everyone's top k to everyone: few workers"),
     "gtopk": Method(GTopK, "about the top k of the sum, merged in pairs"),
     "spardl": Method(SparDL, "block by block, in log P rounds: the fewest bytes"),
+    "deepreduce": Method(
+        AllGather, "topk with DeepReduce's codecs: for comparison", deepreduce
+    ),
 }
-
-CODECS: Mapping[str, Codec] = {"raw": Split()}
 
 FEEDBACKS: Mapping[str, Feedback] = {
     "residual": Residual(),
     "momentum": Momentum(),
     "none": Forget(),
 }
-
-DEFAULT_CODEC = "raw"
 
 
 def method(name: str) -> Method:
@@ -108,11 +235,9 @@ def reducer(
     dense, ramp = warmup if isinstance(warmup, tuple) else (warmup, 0)
     if dense or ramp:
         collective = Warmup(collective, dense, ramp)
-    if codec is None and collective.coded:
-        codec = DEFAULT_CODEC
     return Pipeline(
         collective,
-        _named(codec, CODECS, "codec") if isinstance(codec, str) else codec,
+        _codec_for(chosen, codec, options) if collective.coded else _no_codec(codec),
         _named(feedback, FEEDBACKS, "feedback")
         if isinstance(feedback, str)
         else feedback,
@@ -134,6 +259,19 @@ _OPTIONS = (
     "timeout",
     "seed",
 )
+
+
+def _codec_for(
+    chosen: Method, given: str | Codec | None, options: Mapping[str, Any]
+) -> Codec:
+    if given is None:
+        return chosen.build_codec(options)
+    return codec(given) if isinstance(given, str) else given
+
+
+def _no_codec(given: str | Codec | None) -> Codec | None:
+    # Passed on, so that the pipeline says why a dense collective takes none.
+    return codec(given) if isinstance(given, str) else given
 
 
 def _named(name: str, known: Mapping[str, T], what: str) -> T:

@@ -155,7 +155,4 @@ def _cost_cells(cost: Cost | None, dense: Cost) -> list[str]:
 
 
 def _codec_name(codec: Codec | None) -> str | None:
-    if codec is None:
-        return None
-    names = [name for name, known in catalog.CODECS.items() if known == codec]
-    return names[0] if names else repr(codec)
+    return None if codec is None else catalog.codec_name(codec)
