@@ -28,8 +28,14 @@ __all__ = [
     "contiguous_blocks",
     "decode_bitmap",
     "decode_elias_fano",
+    "decode_rice",
+    "decode_runs",
+    "decode_varint",
     "encode_bitmap",
     "encode_elias_fano",
+    "encode_rice",
+    "encode_runs",
+    "encode_varint",
     "gather",
     "interleaved_blocks",
     "join",
@@ -266,6 +272,63 @@ def decode_elias_fano(section: Tensor, size: int, nnz: int, *, low: int) -> Tens
     """The indices, or `ValueError` where these bytes cannot be such a list."""
     with _entered("decode_elias_fano"):
         return _backend(section).decode_elias_fano(section, size, nnz, low=low)  # type: ignore[no-any-return]
+
+
+def encode_rice(indices: Tensor) -> Tensor:
+    """Gaps in Rice codes: widths of blocks of 256, remainders, quotients in unary.
+
+    A gap is the number of elements between an index and the one before. A block's width
+    is a byte: so many low bits of each of its gaps are its remainders. The quotients
+    are so many zeros each, and a one. No stream begins with a gap.
+
+    >>> import torch
+    >>> encode_rice(torch.tensor([3, 20, 30])).tolist()  # 4 * 0 + 3, 4 * 4, 4 * 2 + 1
+    [2, 83, 72]
+    """
+    with _entered("encode_rice"):
+        return _backend(indices).encode_rice(indices)  # type: ignore[no-any-return]
+
+
+def decode_rice(section: Tensor, size: int, nnz: int) -> Tensor:
+    """The indices, or `ValueError` where these bytes cannot be such a list."""
+    with _entered("decode_rice"):
+        return _backend(section).decode_rice(section, size, nnz)  # type: ignore[no-any-return]
+
+
+def encode_varint(indices: Tensor) -> Tensor:
+    """Gaps in LEB128: seven bits a byte, low ones first; 128 says that more follow.
+
+    >>> import torch
+    >>> encode_varint(torch.tensor([5, 6, 400])).tolist()
+    [5, 0, 137, 3]
+    """
+    with _entered("encode_varint"):
+        return _backend(indices).encode_varint(indices)  # type: ignore[no-any-return]
+
+
+def decode_varint(section: Tensor, size: int, nnz: int) -> Tensor:
+    """The indices, or `ValueError` where these bytes cannot be such a list."""
+    with _entered("decode_varint"):
+        return _backend(section).decode_varint(section, size, nnz)  # type: ignore[no-any-return]
+
+
+def encode_runs(indices: Tensor, size: int) -> Tensor:
+    """The run lengths of a bitmap, zeros first: how many (u32), width (u8), packed.
+
+    Three zero bytes come before the packed lengths. Only the first can be zero.
+
+    >>> import torch
+    >>> encode_runs(torch.tensor([2, 3, 7]), 10).tolist()
+    [5, 0, 0, 0, 2, 0, 0, 0, 122, 2]
+    """
+    with _entered("encode_runs"):
+        return _backend(indices).encode_runs(indices, size)  # type: ignore[no-any-return]
+
+
+def decode_runs(section: Tensor, size: int, nnz: int) -> Tensor:
+    """The indices, or `ValueError` where these bytes cannot be such a list."""
+    with _entered("decode_runs"):
+        return _backend(section).decode_runs(section, size, nnz)  # type: ignore[no-any-return]
 
 
 def _backend(tensor: Tensor) -> ModuleType:

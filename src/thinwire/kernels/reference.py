@@ -20,6 +20,9 @@ from thinwire.kernels.reference_elias_fano import (  # noqa: F401
     encode_bitmap,
     encode_elias_fano,
 )
+from thinwire.kernels.reference_rice import decode_rice, encode_rice  # noqa: F401
+from thinwire.kernels.reference_runs import decode_runs, encode_runs  # noqa: F401
+from thinwire.kernels.reference_varint import decode_varint, encode_varint  # noqa: F401
 
 Sparse = tuple[Tensor, Tensor]
 

@@ -26,3 +26,9 @@ def check_order(ascending: bool, size: int) -> None:  # noqa: FBT001
     """Refuse indices that are no list over `size` elements."""
     if not ascending:
         raise ValueError(f"indices that do not increase strictly from 0 up to {size}")
+
+
+def check_ascending(ascending: bool) -> None:  # noqa: FBT001
+    """Refuse to encode what is no list."""
+    if not ascending:
+        raise IndexError("indices that do not increase strictly from 0 on")

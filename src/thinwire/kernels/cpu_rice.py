@@ -1,0 +1,252 @@
+# mypy: disallow-untyped-decorators=False
+# ruff: noqa: D103, because the front door documents each function.
+"""Gaps between indices in Rice codes: 3.5 ns an entry to write, 2.5 ns to read.
+
+Remainders and quotients lie in streams of their own, so that neither waits for the
+other: a block's remainders are read first, then its quotients by counting zeros.
+
+This file is complete in itself: numba's disk cache notices a change of the file that
+defines a kernel, not of the files it takes helpers from.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import extending, njit, types
+from numpy.typing import NDArray
+from torch import Tensor
+
+from thinwire.kernels.cpu_bits import as_words
+from thinwire.kernels.reference_rice import check_codes
+from thinwire.kernels.sections import (
+    check_ascending,
+    check_length,
+    check_order,
+    index_dtype,
+)
+
+kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
+intrinsic: Any = extending.intrinsic
+
+Words = NDArray[np.uint64]
+Octets = NDArray[np.uint8]
+Indices = NDArray[Any]
+
+_BLOCK = 256
+# Three widths are tried: the first of them is at most this.
+_WIDEST = 38
+
+_ENDED = -1
+_OUTSIDE = -2
+
+
+def encode_rice(indices: Tensor) -> Tensor:
+    listed = indices.contiguous().numpy()
+    widths = np.empty(-(-len(indices) // _BLOCK), np.uint8)
+    remainder_bits, unary_bits = _choose(listed, widths)
+    check_ascending(remainder_bits >= 0)
+    start = 8 * len(widths)
+    bits = start + remainder_bits + unary_bits
+    words = torch.zeros(-(-bits // 64), dtype=torch.uint64)
+    section = words.view(torch.uint8)
+    section.numpy()[: len(widths)] = widths
+    _write(listed, widths, start, start + remainder_bits, words.numpy())
+    return section[: -(-bits // 8)]
+
+
+def decode_rice(section: Tensor, size: int, nnz: int) -> Tensor:
+    widths = section[: -(-nnz // _BLOCK)]
+    starts = check_codes(section, widths, nnz)
+    indices = torch.empty(nnz, dtype=index_dtype(size))
+    words = as_words(section, -(-section.numel() // 8))
+    given = widths.contiguous().numpy(), *starts, size, indices.numpy()
+    end = _read(words, *given)
+    if end == _ENDED:
+        raise ValueError(f"fewer gaps than {nnz}")
+    check_order(end != _OUTSIDE, size)
+    check_length(section, end)
+    if _any_after(words, end):
+        raise ValueError(f"more gaps than {nnz}")
+    return indices
+
+
+@intrinsic
+def _trailing_zeros(typing: Any, word: Any) -> Any:
+    del typing, word
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        del context, signature
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def _leading_zeros(typing: Any, word: Any) -> Any:
+    del typing, word
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        del context, signature
+        return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+@kernel
+def _choose(indices: Indices, widths: Octets) -> tuple[int, int]:
+    """Write each block's width; answers the bits of remainders and of quotients.
+
+    (-1, -1) if indices fall. If 2^e is the mean gap plus one, rounded down to a power
+    of two, no other width makes a block shorter than the best of e - 1, e and e + 1.
+    """
+    gaps = np.empty(_BLOCK, np.int64)
+    before: Any = np.int64(-1)
+    falls = False
+    remainder_bits = 0
+    unary_bits = 0
+    for block in range(len(widths)):
+        start = block * _BLOCK
+        count = min(_BLOCK, len(indices) - start)
+        last: Any = np.int64(indices[start + count - 1])
+        mean = (last - before - count) // count
+        gaps[0] = np.int64(indices[start]) - before - 1
+        for j in range(1, count):
+            gaps[j] = indices[start + j] - indices[start + j - 1] - 1
+        before = last
+        first = min(max(62 - _leading_zeros(np.uint64(mean + 1)), 0), _WIDEST)
+        a = 0
+        b = count
+        c = 2 * count
+        for j in range(count):
+            gap = gaps[j]
+            falls |= gap < 0
+            a += gap >> first
+            b += gap >> (first + 1)
+            c += gap >> (first + 2)
+        more = 0 if a <= min(b, c) else 1 if b <= c else 2
+        widths[block] = first + more
+        remainder_bits += count * (first + more)
+        unary_bits += count + min(a, b, c) - more * count
+    if falls:
+        return -1, -1
+    return remainder_bits, unary_bits
+
+
+@kernel
+def _write(
+    indices: Indices,
+    widths: Octets,
+    remainder_start: int,
+    unary_start: int,
+    words: Words,
+) -> None:
+    """Set the ones of both streams in `words`, which have room for them."""
+    if len(indices) == 0:
+        return
+    one = np.uint64(1)
+    before: Any = np.int64(-1)
+    low = np.uint64(0)
+    filled = remainder_start & 63
+    low_at = remainder_start >> 6
+    high = np.uint64(0)
+    position: Any = unary_start
+    high_at = unary_start >> 6
+    for block in range(len(widths)):
+        width: Any = np.int64(widths[block])
+        mask = (one << np.uint64(width)) - one
+        start = block * _BLOCK
+        for i in range(start, min(start + _BLOCK, len(indices))):
+            index: Any = np.int64(indices[i])
+            gap = np.uint64(index - before - 1)
+            before = index
+            remainder = gap & mask
+            low |= remainder << np.uint64(filled)
+            filled += width
+            if filled >= 64:
+                words[low_at] |= low
+                low_at += 1
+                filled -= 64
+                low = remainder >> np.uint64(width - filled)
+            position += np.int64(gap >> np.uint64(width))
+            w = position >> 6
+            if w != high_at:
+                words[high_at] |= high
+                high = np.uint64(0)
+                high_at = w
+            high |= one << np.uint64(position & 63)
+            position += 1
+    words[high_at] |= high
+    words[low_at] |= low
+
+
+@kernel
+def _read(
+    words: Words,
+    widths: Octets,
+    remainder_start: int,
+    unary_start: int,
+    size: int,
+    indices: Indices,
+) -> int:
+    """The inverse of `_write`; answers where the unary stream ends, or what is wrong.
+
+    The widths have been checked: the remainders they ask for are there.
+    """
+    if len(indices) == 0:
+        return 0
+    one = np.uint64(1)
+    remainders = np.empty(_BLOCK, np.int64)
+    low = words[remainder_start >> 6] >> np.uint64(remainder_start & 63)
+    left = 64 - (remainder_start & 63)
+    low_at = (remainder_start >> 6) + 1
+    at = unary_start >> 6
+    word = words[at] & (~np.uint64(0) << np.uint64(unary_start & 63))
+    base = at << 6
+    end = unary_start
+    index: Any = np.int64(-1)
+    for block in range(len(widths)):
+        width: Any = np.int64(widths[block])
+        mask = (one << np.uint64(width)) - one
+        most = size >> width
+        start = block * _BLOCK
+        count = min(_BLOCK, len(indices) - start)
+        for j in range(count):
+            value = low
+            if left < width:
+                low = words[low_at]
+                low_at += 1
+                value |= low << np.uint64(left)
+                low >>= np.uint64(width - left)
+                left += 64
+            else:
+                low >>= np.uint64(width)
+            left -= width
+            remainders[j] = np.int64(value & mask)
+        for j in range(count):
+            while word == 0:
+                at += 1
+                if at >= len(words):
+                    return _ENDED
+                word = words[at]
+                base = at << 6
+            place = base + _trailing_zeros(word)
+            word &= word - one
+            quotient = place - end
+            end = place + 1
+            if quotient > most:
+                return _OUTSIDE
+            index += (quotient << width) + remainders[j] + 1
+            if index >= size:
+                return _OUTSIDE
+            indices[start + j] = index
+    return end
+
+
+@kernel
+def _any_after(words: Words, end: int) -> bool:
+    """Whether a bit is set from bit `end` on, in the word where that lies."""
+    if end & 63 == 0:
+        return False
+    return bool(words[end >> 6] >> np.uint64(end & 63) != 0)

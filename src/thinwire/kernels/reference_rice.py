@@ -1,0 +1,106 @@
+# ruff: noqa: D103, because the front door documents each function.
+"""Gaps between indices in Rice codes, one bit at a time."""
+
+import torch
+from torch import Tensor
+
+from thinwire.kernels.reference_bits import from_bits, to_bits
+from thinwire.kernels.sections import (
+    check_ascending,
+    check_length,
+    check_order,
+    index_dtype,
+)
+
+BLOCK = 256
+WIDEST = 40
+
+
+def encode_rice(indices: Tensor) -> Tensor:
+    before = torch.tensor([-1], device=indices.device)
+    gaps = torch.diff(indices.long(), prepend=before) - 1
+    check_ascending(bool((gaps >= 0).all()))
+    widths = _widths(gaps)
+    each = widths.repeat_interleave(BLOCK)[: len(gaps)]
+    ones = ((gaps >> each) + 1).cumsum(0) - 1
+    unary = torch.zeros(int(ones[-1]) + 1 if len(ones) else 0, dtype=torch.uint8)
+    unary = unary.to(gaps.device)
+    unary[ones] = 1
+    parameters = to_bits(widths.to(torch.uint8))
+    return from_bits(torch.cat([parameters, _remainders(gaps, each), unary]))
+
+
+def decode_rice(section: Tensor, size: int, nnz: int) -> Tensor:
+    blocks = -(-nnz // BLOCK)
+    widths = section[:blocks].long()
+    starts = check_codes(section, widths, nnz)
+    each = widths.repeat_interleave(BLOCK)[:nnz]
+    bits = to_bits(section)
+    ones = bits[starts[1] :].nonzero().view(-1)
+    if len(ones) != nnz:
+        raise ValueError(f"{len(ones)} gaps, not {nnz}")
+    check_length(section, starts[1] + int(ones[-1]) + 1 if nnz else 0)
+    before = torch.tensor([-1], device=section.device)
+    quotients = torch.diff(ones, prepend=before) - 1
+    check_order(bool((quotients <= size >> each).all()), size)
+    gaps = (quotients << each) + _read_remainders(bits[starts[0] :], each)
+    # The first index out of range is still exact, however often later ones overflow.
+    indices = (gaps + 1).cumsum(0) - 1
+    check_order(bool(((indices >= 0) & (indices < size)).all()), size)
+    return indices.to(index_dtype(size))
+
+
+def check_codes(section: Tensor, widths: Tensor, nnz: int) -> tuple[int, int]:
+    """Where the remainders and the quotients of Rice codes begin, in bits.
+
+    Refuses widths that the section has no room for: a quotient takes a bit or more.
+    """
+    blocks = -(-nnz // BLOCK)
+    if len(widths) < blocks:
+        raise ValueError(f"{nnz} gaps in {section.numel()} bytes")
+    if nnz == 0:
+        return 0, 0
+    if int(widths.max()) > WIDEST:
+        raise ValueError(f"remainders of {int(widths.max())} bits")
+    absent = BLOCK * blocks - nnz
+    remainder_bits = BLOCK * int(widths.sum()) - absent * int(widths[-1])
+    unary_start = 8 * blocks + remainder_bits
+    if unary_start + nnz > 8 * section.numel():
+        raise ValueError(f"{nnz} gaps in {section.numel()} bytes")
+    return 8 * blocks, unary_start
+
+
+def _widths(gaps: Tensor) -> Tensor:
+    """The number of low bits that makes each block shortest; ties to fewer bits."""
+    blocks = -(-len(gaps) // BLOCK)
+    padded = torch.zeros(blocks * BLOCK, dtype=torch.int64, device=gaps.device)
+    padded[: len(gaps)] = gaps
+    padded = padded.view(blocks, BLOCK)
+    counts = torch.full((blocks,), BLOCK, device=gaps.device)
+    counts[-1:] = len(gaps) - BLOCK * (blocks - 1)
+    powers = 1 << torch.arange(2, WIDEST, device=gaps.device)
+    first = (padded.sum(1) // counts + 1 >= powers[:, None]).sum(0)
+    widths, least = first, (first * counts) + (padded >> first[:, None]).sum(1)
+    for width in (first + 1, first + 2):
+        cost = width * counts + (padded >> width[:, None]).sum(1)
+        widths = torch.where(cost < least, width, widths)
+        least = torch.minimum(cost, least)
+    return widths
+
+
+def _remainders(gaps: Tensor, widths: Tensor) -> Tensor:
+    starts = widths.cumsum(0) - widths
+    bits = torch.zeros(int(widths.sum()), dtype=torch.uint8, device=gaps.device)
+    for place in range(WIDEST):
+        wide = widths > place
+        bits[starts[wide] + place] = ((gaps[wide] >> place) & 1).to(torch.uint8)
+    return bits
+
+
+def _read_remainders(bits: Tensor, widths: Tensor) -> Tensor:
+    starts = widths.cumsum(0) - widths
+    remainders = torch.zeros_like(widths)
+    for place in range(WIDEST):
+        wide = widths > place
+        remainders[wide] |= bits[starts[wide] + place].long() << place
+    return remainders

@@ -1,0 +1,82 @@
+# ruff: noqa: D103, because the front door documents each function.
+"""The run lengths of a bitmap, found in the list of its ones."""
+
+import struct
+
+import torch
+from torch import Tensor
+
+from thinwire.kernels.reference_bits import pack_bits, unpack_bits
+from thinwire.kernels.sections import (
+    check_ascending,
+    check_count,
+    check_length,
+    index_dtype,
+)
+
+HEADER = struct.Struct("<IB3x")
+
+
+def encode_runs(indices: Tensor, size: int) -> Tensor:
+    ones = indices.long()
+    inside = bool((torch.diff(ones) > 0).all()) and (
+        len(ones) == 0 or (int(ones[0]) >= 0 and int(ones[-1]) < size)
+    )
+    check_ascending(inside)
+    apart = torch.diff(ones) != 1
+    yes = torch.ones(min(len(ones), 1), dtype=torch.bool, device=ones.device)
+    first = torch.cat([yes, apart])
+    last = torch.cat([apart, yes])
+    edges = torch.stack([ones[first], ones[last] + 1], 1).view(-1)
+    ends = torch.tensor([0, size], device=ones.device)
+    runs = torch.diff(torch.cat([ends[:1], edges, ends[1:]]))
+    if len(edges) and int(edges[-1]) == size:
+        runs = runs[:-1]
+    width = int(runs.max()).bit_length()
+    header = HEADER.pack(len(runs), width)
+    start = torch.frombuffer(bytearray(header), dtype=torch.uint8).to(indices.device)
+    return torch.cat([start, pack_bits(runs, width)])
+
+
+def decode_runs(section: Tensor, size: int, nnz: int) -> Tensor:
+    count, width = read_header(section, nnz)
+    runs = unpack_bits(section[HEADER.size :], count, width)
+    check_padding(section, count * width)
+    # The first edge out of range is still exact, however often later ones overflow.
+    edges = runs.cumsum(0)
+    in_range = bool(((runs <= size) & (edges >= 0) & (edges <= size)).all())
+    check_runs(
+        in_range and int(edges[-1]) == size and not bool((runs[1:] == 0).any()), size
+    )
+    lengths, starts = runs[1::2], edges[: 2 * (count // 2) : 2]
+    check_count(int(lengths.sum()), nnz)
+    shifts = starts - (lengths.cumsum(0) - lengths)
+    places = torch.arange(nnz, device=section.device)
+    return (places + shifts.repeat_interleave(lengths)).to(index_dtype(size))
+
+
+def read_header(section: Tensor, nnz: int) -> tuple[int, int]:
+    """How many runs, and how many bits each: as many as the section has room for."""
+    if section.numel() < HEADER.size:
+        raise ValueError(f"run lengths in {section.numel()} bytes")
+    header = section[: HEADER.size].cpu().numpy().tobytes()
+    count, width = HEADER.unpack(header)
+    if header[5:] != bytes(3):
+        raise ValueError("a header that sets reserved bits")
+    if not 1 <= count <= 2 * nnz + 1:
+        raise ValueError(f"{count} run lengths of {nnz} ones")
+    check_length(section[HEADER.size :], count * width)
+    return count, width
+
+
+def check_padding(section: Tensor, nbits: int) -> None:
+    """Refuse anything but zeros after the last run."""
+    used = HEADER.size + nbits // 8
+    spare = section[used:].cpu()
+    if bool(spare[1:].any()) or (len(spare) and int(spare[0]) >> nbits % 8):
+        raise ValueError("bits after the last run length")
+
+
+def check_runs(possible: bool, size: int) -> None:  # noqa: FBT001
+    if not possible:
+        raise ValueError(f"run lengths that do not make up {size} elements")
