@@ -28,9 +28,9 @@ def pack_bits(values: Tensor, width: int) -> Tensor:
     if values.dtype not in _READ_AS_THEY_ARE:
         values = values.long()
     bits = len(values) * width
-    words = torch.empty(-(-bits // 64), dtype=torch.uint64)
-    pack_into(values.contiguous().numpy(), width, words.numpy())
-    return words.view(torch.uint8)[: -(-bits // 8)]
+    words = np.empty(-(-bits // 64), np.uint64)
+    pack_into(values.contiguous().numpy(), width, words)
+    return as_section(words, bits)
 
 
 def unpack_bits(section: Tensor, count: int, width: int) -> Tensor:
@@ -42,14 +42,24 @@ def unpack_bits(section: Tensor, count: int, width: int) -> Tensor:
 
 def as_words(section: Tensor, count: int) -> Words:
     """The first `count` 64-bit words of a section; zeros where it ends before."""
-    whole = section.numel() >= 8 * count and section.data_ptr() % 8 == 0
-    if not (whole and section.is_contiguous()):
-        copy = torch.zeros(8 * count, dtype=torch.uint8)
-        length = min(section.numel(), 8 * count)
-        copy[:length] = section[:length]
-        section = copy
-    words: Words = section.numpy()[: 8 * count].view(np.uint64)
+    octets = section.numpy()[: 8 * count]
+    aligned = section.is_contiguous() and section.data_ptr() % 8 == 0
+    if not aligned or len(octets) < 8 * count:
+        copy = np.zeros(8 * count, np.uint8)
+        copy[: len(octets)] = octets
+        octets = copy
+    words: Words = octets.view(np.uint64)
     return words
+
+
+def as_section(words: Words, nbits: int) -> Tensor:
+    """The bytes that hold the first so many bits."""
+    return torch.from_numpy(words.view(np.uint8)[: -(-nbits // 8)])
+
+
+def all_zero_from(words: Words, nbits: int) -> bool:
+    """Whether no bit is set after so many, in the word where they end."""
+    return nbits & 63 == 0 or int(words[nbits >> 6]) >> (nbits & 63) == 0
 
 
 @kernel

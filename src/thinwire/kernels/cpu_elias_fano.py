@@ -18,8 +18,9 @@ from numba import extending, njit, types
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.cpu_bits import as_words, pack_into, unpack_into
+from thinwire.kernels.cpu_bits import as_section, as_words, pack_into, unpack_into
 from thinwire.kernels.sections import (
+    check_ascending,
     check_count,
     check_length,
     check_order,
@@ -34,9 +35,9 @@ Indices = NDArray[Any]
 
 
 def encode_bitmap(indices: Tensor, size: int) -> Tensor:
-    words = torch.zeros(-(-size // 64), dtype=torch.uint64)
-    _check(_set_ones(indices.contiguous().numpy(), 0, 0, 0, words.numpy()), size)
-    return words.view(torch.uint8)[: -(-size // 8)]
+    words = np.zeros(-(-size // 64), np.uint64)
+    check_ascending(_set_ones(indices.contiguous().numpy(), 0, 0, 0, words))
+    return as_section(words, size)
 
 
 def decode_bitmap(section: Tensor, size: int, nnz: int) -> Tensor:
@@ -51,11 +52,11 @@ def decode_bitmap(section: Tensor, size: int, nnz: int) -> Tensor:
 def encode_elias_fano(indices: Tensor, size: int, low: int) -> Tensor:
     nnz = len(indices)
     bits = nnz * (low + 1) + (size >> low)
-    words = torch.zeros(-(-bits // 64), dtype=torch.uint64)
+    words = np.zeros(-(-bits // 64), np.uint64)
     listed = indices.contiguous().numpy()
-    pack_into(listed, low, words.numpy())
-    _check(_set_ones(listed, low, 1, nnz * low, words.numpy()), size)
-    return words.view(torch.uint8)[: -(-bits // 8)]
+    pack_into(listed, low, words)
+    check_ascending(_set_ones(listed, low, 1, nnz * low, words))
+    return as_section(words, bits)
 
 
 def decode_elias_fano(section: Tensor, size: int, nnz: int, *, low: int) -> Tensor:
@@ -68,11 +69,6 @@ def decode_elias_fano(section: Tensor, size: int, nnz: int, *, low: int) -> Tens
     ascending = _read_ones(words, low, 1, nnz * low, size, indices.numpy())
     check_order(ascending, size)
     return indices
-
-
-def _check(inside: bool, size: int) -> None:  # noqa: FBT001
-    if not inside:
-        raise IndexError(f"indices that do not increase strictly from 0 up to {size}")
 
 
 @intrinsic

@@ -18,12 +18,13 @@ from numba import extending, njit, types
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.cpu_bits import as_words
-from thinwire.kernels.reference_rice import check_codes
+from thinwire.kernels.cpu_bits import all_zero_from, as_section, as_words
+from thinwire.kernels.reference_rice import check_room, check_widest
 from thinwire.kernels.sections import (
     check_ascending,
     check_length,
     check_order,
+    check_spare,
     index_dtype,
 )
 
@@ -44,31 +45,33 @@ _OUTSIDE = -2
 
 def encode_rice(indices: Tensor) -> Tensor:
     listed = indices.contiguous().numpy()
-    widths = np.empty(-(-len(indices) // _BLOCK), np.uint8)
-    remainder_bits, unary_bits = _choose(listed, widths)
-    check_ascending(remainder_bits >= 0)
+    widths = np.empty(-(-len(listed) // _BLOCK), np.uint8)
     start = 8 * len(widths)
-    bits = start + remainder_bits + unary_bits
-    words = torch.zeros(-(-bits // 64), dtype=torch.uint64)
-    section = words.view(torch.uint8)
-    section.numpy()[: len(widths)] = widths
-    _write(listed, widths, start, start + remainder_bits, words.numpy())
-    return section[: -(-bits // 8)]
+    remainder_bits, unary_bits = _choose(listed, widths)
+    check_ascending(unary_bits >= 0)
+    end = start + remainder_bits
+    words = np.zeros(-(-(end + unary_bits) // 64), np.uint64)
+    words.view(np.uint8)[: len(widths)] = widths
+    _write(listed, widths, start, end, words)
+    return as_section(words, end + unary_bits)
 
 
 def decode_rice(section: Tensor, size: int, nnz: int) -> Tensor:
-    widths = section[: -(-nnz // _BLOCK)]
-    starts = check_codes(section, widths, nnz)
-    indices = torch.empty(nnz, dtype=index_dtype(size))
+    blocks = -(-nnz // _BLOCK)
+    check_room(section, 8 * blocks, nnz)
     words = as_words(section, -(-section.numel() // 8))
-    given = widths.contiguous().numpy(), *starts, size, indices.numpy()
-    end = _read(words, *given)
+    widths = words.view(np.uint8)[:blocks]
+    widest, remainder_bits = _measure(widths, nnz)
+    check_widest(widest)
+    start, end = 8 * blocks, 8 * blocks + remainder_bits
+    check_room(section, end, nnz)
+    indices = torch.empty(nnz, dtype=index_dtype(size))
+    end = _read(words, widths, start, end, size, indices.numpy())
     if end == _ENDED:
         raise ValueError(f"fewer gaps than {nnz}")
     check_order(end != _OUTSIDE, size)
     check_length(section, end)
-    if _any_after(words, end):
-        raise ValueError(f"more gaps than {nnz}")
+    check_spare(all_zero_from(words, end))
     return indices
 
 
@@ -182,6 +185,18 @@ def _write(
 
 
 @kernel
+def _measure(widths: Octets, count: int) -> tuple[int, int]:
+    """The largest width, and the bits of `count` remainders."""
+    widest = 0
+    bits = 0
+    for block in range(len(widths)):
+        width: Any = np.int64(widths[block])
+        widest = max(widest, width)
+        bits += width * min(_BLOCK, count - block * _BLOCK)
+    return widest, bits
+
+
+@kernel
 def _read(
     words: Words,
     widths: Octets,
@@ -242,11 +257,3 @@ def _read(
                 return _OUTSIDE
             indices[start + j] = index
     return end
-
-
-@kernel
-def _any_after(words: Words, end: int) -> bool:
-    """Whether a bit is set from bit `end` on, in the word where that lies."""
-    if end & 63 == 0:
-        return False
-    return bool(words[end >> 6] >> np.uint64(end & 63) != 0)

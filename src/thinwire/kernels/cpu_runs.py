@@ -10,15 +10,26 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.cpu_bits import as_words, pack_into, unpack_into
-from thinwire.kernels.reference_bits import check_width
+from thinwire.kernels.cpu_bits import (
+    all_zero_from,
+    as_section,
+    as_words,
+    pack_into,
+    unpack_into,
+)
+from thinwire.kernels.reference_bits import check_room, check_width
 from thinwire.kernels.reference_runs import (
     HEADER,
-    check_padding,
+    check_header,
     check_runs,
-    read_header,
 )
-from thinwire.kernels.sections import check_ascending, check_count, index_dtype
+from thinwire.kernels.sections import (
+    check_ascending,
+    check_count,
+    check_length,
+    check_spare,
+    index_dtype,
+)
 
 kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 
@@ -32,21 +43,23 @@ def encode_runs(indices: Tensor, size: int) -> Tensor:
     check_ascending(count > 0)
     runs = np.empty(count, np.int64)
     width = int(_measure(listed, size, runs)).bit_length()
-    words = torch.empty(1 + -(-count * width // 64), dtype=torch.uint64)
-    section = words.view(torch.uint8)
-    header = HEADER.pack(count, width)
-    section.numpy()[: HEADER.size] = np.frombuffer(header, np.uint8)
-    pack_into(runs, width, words.numpy()[1:])
-    return section[: HEADER.size + -(-count * width // 8)]
+    words = np.empty(1 + -(-count * width // 64), np.uint64)
+    words[0] = int.from_bytes(HEADER.pack(count, width, bytes(3)), "little")
+    pack_into(runs, width, words[1:])
+    return as_section(words, 64 + count * width)
 
 
 def decode_runs(section: Tensor, size: int, nnz: int) -> Tensor:
-    count, width = read_header(section, nnz)
+    check_room(section, HEADER.size, 8)
+    count, width, reserved = HEADER.unpack(section.numpy()[: HEADER.size].tobytes())
+    check_header(count, reserved, nnz)
     check_width(width)
-    check_padding(section, count * width)
+    bits = 64 + count * width
+    check_length(section, bits)
+    words = as_words(section, -(-bits // 64))
+    check_spare(all_zero_from(words, bits))
     runs = np.empty(count, np.int64)
-    words = as_words(section[HEADER.size :], -(-count * width // 64))
-    unpack_into(words, width, runs)
+    unpack_into(words[1:], width, runs)
     ones = _check(runs, size)
     check_runs(ones >= 0, size)
     check_count(ones, nnz)

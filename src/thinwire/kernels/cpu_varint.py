@@ -10,8 +10,14 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.reference_varint import check_end, check_enough, check_shortest
-from thinwire.kernels.sections import check_ascending, check_order, index_dtype
+from thinwire.kernels.reference_varint import check_enough, check_shortest
+from thinwire.kernels.sections import (
+    check_ascending,
+    check_length,
+    check_order,
+    check_spare,
+    index_dtype,
+)
 
 kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 
@@ -27,19 +33,21 @@ def encode_varint(indices: Tensor) -> Tensor:
     listed = indices.contiguous().numpy()
     length = _measure(listed)
     check_ascending(length >= 0)
-    section = torch.empty(length, dtype=torch.uint8)
-    _write(listed, section.numpy())
-    return section
+    octets = np.empty(length, np.uint8)
+    _write(listed, octets)
+    return torch.from_numpy(octets)
 
 
 def decode_varint(section: Tensor, size: int, nnz: int) -> Tensor:
     check_enough(nnz <= section.numel(), nnz)
     indices = torch.empty(nnz, dtype=index_dtype(size))
-    end = _read(section.contiguous().numpy(), size, indices.numpy())
+    octets = section.contiguous().numpy()
+    end = _read(octets, size, indices.numpy())
     check_enough(end != _ENDED, nnz)
     check_shortest(end != _TOO_LONG)
     check_order(end != _OUTSIDE, size)
-    check_end(section, end)
+    check_length(section, 8 * end)
+    check_spare(not octets[end:].any())
     return indices
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from thinwire.kernels.reference_bits import from_bits, to_bits
 from thinwire.kernels.sections import (
     check_ascending,
+    check_count,
     check_length,
     check_order,
     index_dtype,
@@ -32,42 +33,36 @@ def encode_rice(indices: Tensor) -> Tensor:
 
 def decode_rice(section: Tensor, size: int, nnz: int) -> Tensor:
     blocks = -(-nnz // BLOCK)
+    check_room(section, 8 * blocks, nnz)
     widths = section[:blocks].long()
-    starts = check_codes(section, widths, nnz)
+    check_widest(max(widths.tolist(), default=0))
     each = widths.repeat_interleave(BLOCK)[:nnz]
+    start = 8 * blocks
+    end = start + int(each.sum())
+    check_room(section, end, nnz)
     bits = to_bits(section)
-    ones = bits[starts[1] :].nonzero().view(-1)
-    if len(ones) != nnz:
-        raise ValueError(f"{len(ones)} gaps, not {nnz}")
-    check_length(section, starts[1] + int(ones[-1]) + 1 if nnz else 0)
+    ones = bits[end:].nonzero().view(-1)
+    check_count(len(ones), nnz)
+    check_length(section, end + int(ones[-1]) + 1 if nnz else 0)
     before = torch.tensor([-1], device=section.device)
     quotients = torch.diff(ones, prepend=before) - 1
     check_order(bool((quotients <= size >> each).all()), size)
-    gaps = (quotients << each) + _read_remainders(bits[starts[0] :], each)
+    gaps = (quotients << each) + _read_remainders(bits[start:], each)
     # The first index out of range is still exact, however often later ones overflow.
     indices = (gaps + 1).cumsum(0) - 1
     check_order(bool(((indices >= 0) & (indices < size)).all()), size)
     return indices.to(index_dtype(size))
 
 
-def check_codes(section: Tensor, widths: Tensor, nnz: int) -> tuple[int, int]:
-    """Where the remainders and the quotients of Rice codes begin, in bits.
+def check_room(section: Tensor, nbits: int, nnz: int) -> None:
+    """Refuse fewer than so many bits and a quotient of one bit or more for each gap."""
+    if nbits + nnz > 8 * section.numel():
+        raise ValueError(f"{nnz} gaps in {section.numel()} bytes")
 
-    Refuses widths that the section has no room for: a quotient takes a bit or more.
-    """
-    blocks = -(-nnz // BLOCK)
-    if len(widths) < blocks:
-        raise ValueError(f"{nnz} gaps in {section.numel()} bytes")
-    if nnz == 0:
-        return 0, 0
-    if int(widths.max()) > WIDEST:
-        raise ValueError(f"remainders of {int(widths.max())} bits")
-    absent = BLOCK * blocks - nnz
-    remainder_bits = BLOCK * int(widths.sum()) - absent * int(widths[-1])
-    unary_start = 8 * blocks + remainder_bits
-    if unary_start + nnz > 8 * section.numel():
-        raise ValueError(f"{nnz} gaps in {section.numel()} bytes")
-    return 8 * blocks, unary_start
+
+def check_widest(widest: int) -> None:
+    if widest > WIDEST:
+        raise ValueError(f"remainders of {widest} bits")
 
 
 def _widths(gaps: Tensor) -> Tensor:

@@ -6,15 +6,21 @@ import struct
 import torch
 from torch import Tensor
 
-from thinwire.kernels.reference_bits import pack_bits, unpack_bits
+from thinwire.kernels.reference_bits import (
+    check_room,
+    pack_bits,
+    to_bits,
+    unpack_bits,
+)
 from thinwire.kernels.sections import (
     check_ascending,
     check_count,
     check_length,
+    check_spare,
     index_dtype,
 )
 
-HEADER = struct.Struct("<IB3x")
+HEADER = struct.Struct("<IB3s")
 
 
 def encode_runs(indices: Tensor, size: int) -> Tensor:
@@ -33,15 +39,19 @@ def encode_runs(indices: Tensor, size: int) -> Tensor:
     if len(edges) and int(edges[-1]) == size:
         runs = runs[:-1]
     width = int(runs.max()).bit_length()
-    header = HEADER.pack(len(runs), width)
+    header = HEADER.pack(len(runs), width, bytes(3))
     start = torch.frombuffer(bytearray(header), dtype=torch.uint8).to(indices.device)
     return torch.cat([start, pack_bits(runs, width)])
 
 
 def decode_runs(section: Tensor, size: int, nnz: int) -> Tensor:
-    count, width = read_header(section, nnz)
-    runs = unpack_bits(section[HEADER.size :], count, width)
-    check_padding(section, count * width)
+    check_room(section, HEADER.size, 8)
+    count, width, reserved = HEADER.unpack(bytes(section[: HEADER.size].tolist()))
+    check_header(count, reserved, nnz)
+    packed = section[HEADER.size :]
+    check_length(packed, count * width)
+    runs = unpack_bits(packed, count, width)
+    check_spare(not bool(to_bits(packed)[count * width :].any()))
     # The first edge out of range is still exact, however often later ones overflow.
     edges = runs.cumsum(0)
     in_range = bool(((runs <= size) & (edges >= 0) & (edges <= size)).all())
@@ -55,26 +65,12 @@ def decode_runs(section: Tensor, size: int, nnz: int) -> Tensor:
     return (places + shifts.repeat_interleave(lengths)).to(index_dtype(size))
 
 
-def read_header(section: Tensor, nnz: int) -> tuple[int, int]:
-    """How many runs, and how many bits each: as many as the section has room for."""
-    if section.numel() < HEADER.size:
-        raise ValueError(f"run lengths in {section.numel()} bytes")
-    header = section[: HEADER.size].cpu().numpy().tobytes()
-    count, width = HEADER.unpack(header)
-    if header[5:] != bytes(3):
+def check_header(count: int, reserved: bytes, nnz: int) -> None:
+    """Refuse a number of runs that so many ones cannot have."""
+    if any(reserved):
         raise ValueError("a header that sets reserved bits")
     if not 1 <= count <= 2 * nnz + 1:
         raise ValueError(f"{count} run lengths of {nnz} ones")
-    check_length(section[HEADER.size :], count * width)
-    return count, width
-
-
-def check_padding(section: Tensor, nbits: int) -> None:
-    """Refuse anything but zeros after the last run."""
-    used = HEADER.size + nbits // 8
-    spare = section[used:].cpu()
-    if bool(spare[1:].any()) or (len(spare) and int(spare[0]) >> nbits % 8):
-        raise ValueError("bits after the last run length")
 
 
 def check_runs(possible: bool, size: int) -> None:  # noqa: FBT001

@@ -8,6 +8,7 @@ from thinwire.kernels.sections import (
     check_ascending,
     check_length,
     check_order,
+    check_spare,
     index_dtype,
 )
 
@@ -43,7 +44,8 @@ def decode_varint(section: Tensor, size: int, nnz: int) -> Tensor:
         there = lengths > place
         gaps[there] |= (section[starts[there] + place].long() & 127) << 7 * place
     end = int(ends[-1]) + 1 if nnz else 0
-    check_end(section, end)
+    check_length(section, 8 * end)
+    check_spare(not bool(section[end:].any()))
     # The first index out of range is still exact, however often later ones overflow.
     check_order(bool((gaps < size).all()), size)
     indices = (gaps + 1).cumsum(0) - 1
@@ -59,9 +61,3 @@ def check_enough(enough: bool, nnz: int) -> None:  # noqa: FBT001
 def check_shortest(shortest: bool) -> None:  # noqa: FBT001
     if not shortest:
         raise ValueError("a gap that is longer than it need be")
-
-
-def check_end(section: Tensor, end: int) -> None:
-    check_length(section, 8 * end)
-    if bool(section[end:].any()):
-        raise ValueError("bytes after the last gap")

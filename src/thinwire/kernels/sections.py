@@ -28,6 +28,12 @@ def check_order(ascending: bool, size: int) -> None:  # noqa: FBT001
         raise ValueError(f"indices that do not increase strictly from 0 up to {size}")
 
 
+def check_spare(clean: bool) -> None:  # noqa: FBT001
+    """Refuse anything but zeros after the end."""
+    if not clean:
+        raise ValueError("bits that are set after the end")
+
+
 def check_ascending(ascending: bool) -> None:  # noqa: FBT001
     """Refuse to encode what is no list."""
     if not ascending:
