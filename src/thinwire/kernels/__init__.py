@@ -28,11 +28,17 @@ __all__ = [
     "contiguous_blocks",
     "decode_bitmap",
     "decode_elias_fano",
+    "decode_int8",
+    "decode_log",
+    "decode_qsgd",
     "decode_rice",
     "decode_runs",
     "decode_varint",
     "encode_bitmap",
     "encode_elias_fano",
+    "encode_int8",
+    "encode_log",
+    "encode_qsgd",
     "encode_rice",
     "encode_runs",
     "encode_varint",
@@ -47,6 +53,8 @@ __all__ = [
     "split",
     "strictly_increasing",
     "subtract_at_",
+    "to_bfloat16",
+    "to_float16",
     "unpack_bits",
     "watched",
 ]
@@ -329,6 +337,83 @@ def decode_runs(section: Tensor, size: int, nnz: int) -> Tensor:
     """The indices, or `ValueError` where these bytes cannot be such a list."""
     with _entered("decode_runs"):
         return _backend(section).decode_runs(section, size, nnz)  # type: ignore[no-any-return]
+
+
+def to_bfloat16(values: Tensor) -> Tensor:
+    """The nearest bfloat16, ties to even; finite values stay finite.
+
+    >>> import torch
+    >>> to_bfloat16(torch.tensor([1.005, -3.4e38, float("-inf")])).tolist()
+    [1.0078125, -3.3895313892515355e+38, -inf]
+    """
+    with _entered("to_bfloat16"):
+        return _backend(values).to_bfloat16(values)  # type: ignore[no-any-return]
+
+
+def to_float16(values: Tensor) -> Tensor:
+    """The nearest IEEE half, ties to even; finite values stay finite.
+
+    >>> import torch
+    >>> to_float16(torch.tensor([1.0003, 1e6, float("inf")])).tolist()
+    [1.0, 65504.0, inf]
+    """
+    with _entered("to_float16"):
+        return _backend(values).to_float16(values)  # type: ignore[no-any-return]
+
+
+def encode_int8(values: Tensor) -> Tensor:
+    """A bfloat16 scale for every 256 values, then the values as int8 of these scales.
+
+    >>> import torch
+    >>> encode_int8(torch.tensor([127.0, -63.4, 0.0])).tolist()
+    [128, 63, 127, 193, 0]
+    """
+    with _entered("encode_int8"):
+        return _backend(values).encode_int8(values)  # type: ignore[no-any-return]
+
+
+def decode_int8(section: Tensor, nnz: int) -> Tensor:
+    """The values, or `ValueError` where these bytes cannot be such a list."""
+    with _entered("decode_int8"):
+        return _backend(section).decode_int8(section, nnz)  # type: ignore[no-any-return]
+
+
+def encode_log(values: Tensor, bits: int) -> Tensor:
+    """2**(bits - 1) levels as float32, then a level and a sign for each value.
+
+    >>> import torch
+    >>> section = encode_log(torch.tensor([1.0, -2.0, 4.0, 4.5]), 3)
+    >>> section[:16].view(torch.float32).tolist(), section[16:].tolist()
+    ([1.0, 2.0, 4.0, 4.5], [168, 6])
+    """
+    with _entered("encode_log"):
+        return _backend(values).encode_log(values, bits)  # type: ignore[no-any-return]
+
+
+def decode_log(section: Tensor, nnz: int, bits: int) -> Tensor:
+    """The values, or `ValueError` where these bytes cannot be such a list."""
+    with _entered("decode_log"):
+        return _backend(section).decode_log(section, nnz, bits)  # type: ignore[no-any-return]
+
+
+def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
+    """The L2 norm of each bucket, then values as random multiples of norm / levels.
+
+    `key` and its place decide how a value is rounded.
+
+    >>> import torch
+    >>> section = encode_qsgd(torch.tensor([3.0, -4.0, 0.0, 12.0]), 127, 512, key=1)
+    >>> section[:4].view(torch.float32).item(), section[4:].view(torch.int8).tolist()
+    (13.0, [29, -39, 0, 117])
+    """
+    with _entered("encode_qsgd"):
+        return _backend(values).encode_qsgd(values, levels, bucket, key)  # type: ignore[no-any-return]
+
+
+def decode_qsgd(section: Tensor, nnz: int, levels: int, bucket: int) -> Tensor:
+    """The values, or `ValueError` where these bytes cannot be such a list."""
+    with _entered("decode_qsgd"):
+        return _backend(section).decode_qsgd(section, nnz, levels, bucket)  # type: ignore[no-any-return]
 
 
 def _backend(tensor: Tensor) -> ModuleType:
