@@ -45,7 +45,7 @@ def test_seal_adopts_what_everyone_will_decode():
     exact = SparseVector.of({2: 1.0 + 2.0**-9, 5: 3.0}, size=SIZE)
 
     def body(group):
-        channel = Channel(group, CODECS["coarse"])
+        channel = Channel(group, CODECS["int32+bfloat16"])
         mine = channel.seal(exact)
         (theirs,) = channel.exchange(
             [mine], dst=1 - group.rank, src=1 - group.rank, expect=[Slot(SIZE, 2)]
@@ -56,7 +56,7 @@ def test_seal_adopts_what_everyone_will_decode():
         assert mine.vector.to_dict() == {2: 1.0, 5: 3.0}
         assert theirs.vector.to_dict() == mine.vector.to_dict()
         assert torch.equal(theirs.body, mine.body)
-        read = CODECS["coarse"].decode(Packet.parse(mine.body), SIZE)
+        read = CODECS["int32+bfloat16"].decode(Packet.parse(mine.body), SIZE)
         assert read.to_dict() == mine.vector.to_dict()
 
 
@@ -247,8 +247,8 @@ def test_another_bag_than_expected_is_refused(codec, sent, expect, said):
 
 def test_using_another_codec_changes_nothing_else():
     channel = Channel(None, Split(), step=3, seed=4)
-    other = channel.using(CODECS["coarse"])
-    assert other == Channel(None, CODECS["coarse"], step=3, seed=4)
+    other = channel.using(CODECS["int32+bfloat16"])
+    assert other == Channel(None, CODECS["int32+bfloat16"], step=3, seed=4)
     assert channel.codec == Split()
     assert Channel(None).using(Split()).seal(vector("one")).body.numel() == 48
 

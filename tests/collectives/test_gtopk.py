@@ -182,7 +182,7 @@ def test_what_a_codec_rounds_off_stays(ranks):
     # bfloat16 has eight bits: 257 is not among its numbers.
     xs = [[257.0 + 2 * r, 1, 0, 0] for r in range(ranks)]
     for variant in ("butterfly", "tree", "naive"):
-        result = reduce(GTopK(0.25, variant), xs, codec=CODECS["coarse"])
+        result = reduce(GTopK(0.25, variant), xs, codec=CODECS["int32+bfloat16"])
         left = sum(after[0] for after in result.after)
         assert result.total[0] + left == sum(x[0] for x in xs)
 

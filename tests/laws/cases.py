@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from thinwire.catalog import DEFAULT_CODEC, INDEX_CODECS, VALUE_CODECS, codec
 from thinwire.channel import Channel
 from thinwire.codecs import Codec, Float32, Int32, Split
 from thinwire.collectives import (
@@ -20,7 +21,7 @@ from thinwire.collectives import (
     SparDL,
     Warmup,
 )
-from thinwire.errors import ConfigError, WireError
+from thinwire.errors import ConfigError
 from thinwire.groups import Counted, Group
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector
@@ -31,30 +32,6 @@ RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 14, 16)
 FEW_RANKS = (1, 2, 3, 4, 6, 7)
 PROCESSES = (2, 3, 4, 5, 6)
 SIZES = (0, 1, 2, 1000, 5003)
-
-
-@dataclass(frozen=True)
-class Coarse:
-    """Values in bfloat16: a lossy value codec, as small as one can be."""
-
-    @property
-    def tag(self) -> int:
-        return 250
-
-    @property
-    def sorts(self) -> bool:
-        return False
-
-    def nbytes(self, nnz: int) -> int:
-        return 2 * nnz
-
-    def encode(self, values: Tensor, *, key: int) -> Tensor:
-        return values.to(torch.bfloat16).view(torch.uint8)
-
-    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
-        if section.numel() < 2 * nnz:
-            raise WireError("too short")
-        return section[: 2 * nnz].view(torch.bfloat16).float()
 
 
 @dataclass(frozen=True)
@@ -75,9 +52,22 @@ class Unsized:
 
 CODECS: dict[str, Codec] = {
     "raw": Split(),
-    "coarse": Split(Int32(), Coarse()),
     "unsized": Unsized(Split(Int32(), Float32())),
+    **{f"{name}+float32": Split(index) for name, index in INDEX_CODECS.items()},
+    **{f"int32+{name}": Split(Int32(), value) for name, value in VALUE_CODECS.items()},
+    **{
+        name: codec(name)
+        for name in (
+            DEFAULT_CODEC,
+            "rice+log4",
+            "bloom-p2+qsgd",
+            "bloom-p0+fit-poly",
+            "bloom-p2+fit-dexp",
+        )
+    },
 }
+# What these deliver of whole numbers are not numbers whose sums float32 holds.
+BROKEN_NUMBERS = ("qsgd", "fit-poly", "fit-dexp")
 
 COLLECTIVES: dict[str, Collective] = {
     "dense": Dense(),
@@ -102,6 +92,10 @@ COLLECTIVES: dict[str, Collective] = {
     "spardl-7": SparDL(0.05, teams=7),
     "spardl-warmup": Warmup(SparDL(0.01, teams=3), dense=0, ramp=2),
 }
+
+
+# A codec's lists are single-holder lists in the first, and shared ones in the second.
+EVERY_CODEC = ("topk-1%", "spardl-2")
 
 
 @dataclass(frozen=True)
@@ -136,8 +130,10 @@ def _serves(collective: Collective, ranks: int) -> bool:
 
 
 def _mark(case: Case) -> object:
-    """Every codec with one collective, every collective with two: else the product."""
-    usual = case.codec in (None, "raw", "coarse") or case.collective == "topk-1%"
+    """Every collective with two codecs, every codec with two collectives."""
+    usual = case.codec in (None, "raw", DEFAULT_CODEC) or (
+        case.collective in EVERY_CODEC and case.size == 1000
+    )
     return pytest.param(case, marks=() if usual else pytest.mark.slow, id=str(case))
 
 

@@ -6,7 +6,16 @@ same bits. One simulation shows both.
 
 import pytest
 import torch
-from cases import CASES, COLLECTIVES, DATA, Case, ranks_for, run, usual_ranks
+from cases import (
+    BROKEN_NUMBERS,
+    CASES,
+    COLLECTIVES,
+    DATA,
+    Case,
+    ranks_for,
+    run,
+    usual_ranks,
+)
 
 from thinwire.collectives import Grade
 from thinwire.groups import simulate
@@ -30,21 +39,27 @@ def agree(steps):
     )
 
 
-def conserved(steps, *, whole_numbers):
+def conserved(steps, *, whole_numbers, broken_numbers=False):
     """Whether nothing is lost, as far as sums of floats can tell.
 
-    On whole numbers even the library's order of additions cannot matter.
+    On whole numbers even the library's order of additions cannot matter. A codec of
+    broken numbers may deliver more than there was, and rounding is of that.
     """
     difference, stake = gap(steps)
+    if broken_numbers:
+        stake += steps[0].total.abs() + sum(s.after.abs() for s in steps)
     eps = 0.0 if whole_numbers else torch.finfo(torch.float32).eps
     return bool((difference.abs() <= 8 * eps * len(steps) * stake).all())
 
 
 def check(case, data, ranks):
     seen = simulate(ranks, lambda group: run(group, case, data))
+    broken = any(name in str(case.codec) for name in BROKEN_NUMBERS)
     for steps in zip(*seen, strict=True):
         assert agree(steps), (case, ranks)
-        assert conserved(steps, whole_numbers=data != "reals"), (case, ranks)
+        whole = data != "reals" and not broken
+        kept = conserved(steps, whole_numbers=whole, broken_numbers=broken)
+        assert kept, (case, ranks)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from cases import ALL_CASES, COLLECTIVES, PROCESSES, count, ranks_for, run
 
+from thinwire.catalog import DEFAULT_CODEC
 from thinwire.collectives import Grade
 from thinwire.groups import simulate
 from workers import pool
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.processes
 
 def _quick(case):
     """A small size and a large one: the rest does not depend on the transport."""
-    return case.codec in (None, "raw", "coarse") and case.size in (1, 5003)
+    return case.codec in (None, "raw", DEFAULT_CODEC) and case.size in (1, 5003)
 
 
 TRIALS = [
