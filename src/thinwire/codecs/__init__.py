@@ -1,28 +1,42 @@
 """Codecs: sparse lists to bytes and back, one format per file."""
 
+from thinwire.codecs.bfloat16 import BFloat16
 from thinwire.codecs.bitmap import Bitmap
 from thinwire.codecs.codec import Codec, IndexCodec, ValueCodec, Values
+from thinwire.codecs.deflate import Deflate
 from thinwire.codecs.delta_varint import DeltaVarint
 from thinwire.codecs.elias_fano import EliasFano
+from thinwire.codecs.float16 import Float16
 from thinwire.codecs.float32 import Float32
+from thinwire.codecs.int8 import Int8
 from thinwire.codecs.int32 import Int32
+from thinwire.codecs.log_quant import LogQuant
+from thinwire.codecs.qsgd import QSGD
 from thinwire.codecs.rice import Rice
 from thinwire.codecs.run_length import RunLength
 from thinwire.codecs.split import Split
 from thinwire.codecs.timed import Timed
+from thinwire.codecs.zstd import Zstd
 
 __all__ = [
+    "QSGD",
+    "BFloat16",
     "Bitmap",
     "Codec",
+    "Deflate",
     "DeltaVarint",
     "EliasFano",
+    "Float16",
     "Float32",
     "IndexCodec",
+    "Int8",
     "Int32",
+    "LogQuant",
     "Rice",
     "RunLength",
     "Split",
     "Timed",
     "ValueCodec",
     "Values",
+    "Zstd",
 ]

@@ -23,11 +23,12 @@ STEP, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
     count = len(values)
+    bucket = min(bucket, max(count, 1))
     buckets = -(-count // bucket)
     table = torch.zeros(buckets, bucket, dtype=torch.float64, device=values.device)
     table.view(-1)[:count] = torch.where(values.isfinite(), values, 0.0)
     squares = torch.zeros(buckets, dtype=torch.float64, device=values.device)
-    for place in range(min(bucket, count)):
+    for place in range(bucket):
         squares += table[:, place] * table[:, place]
     norms = squares.sqrt().clamp(max=torch.finfo(torch.float32).max).float()
     divisor = norms.where(norms > 0, 1.0).double()[:, None]
@@ -41,6 +42,7 @@ def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
 
 def decode_qsgd(section: Tensor, nnz: int, levels: int, bucket: int) -> Tensor:
     check_length(section, 8 * nbytes_qsgd(nnz, levels, bucket))
+    bucket = min(bucket, max(nnz, 1))
     section = section[: nbytes_qsgd(nnz, levels, bucket)].clone()
     ends = 4 * -(-nnz // bucket)
     norms = section[:ends].view(torch.int32)

@@ -1,0 +1,42 @@
+"""Values in bfloat16: 16 bits each, an error of at most 2**-8 of a value."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thinwire import kernels
+from thinwire.errors import WireError
+
+
+@dataclass(frozen=True, slots=True)
+class BFloat16:
+    """Each value as the nearest bfloat16, little endian; ties to even.
+
+    A finite value remains finite: what exceeds the largest bfloat16 stays behind.
+
+    >>> section = BFloat16().encode(torch.tensor([1.005, 3.4e38]), key=0)
+    >>> BFloat16().decode(section, 2, key=0).tolist()
+    [1.0078125, 3.3895313892515355e+38]
+    """
+
+    @property
+    def tag(self) -> int:
+        return 2
+
+    @property
+    def sorts(self) -> bool:
+        return False
+
+    def nbytes(self, nnz: int) -> int:
+        return 2 * nnz
+
+    def encode(self, values: Tensor, *, key: int) -> Tensor:
+        del key
+        return kernels.to_bfloat16(values).view(torch.uint8)
+
+    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
+        del key
+        if section.numel() < 2 * nnz:
+            raise WireError(f"{nnz} values in {section.numel()} bytes")
+        return section[: 2 * nnz].view(torch.bfloat16).float()

@@ -1,0 +1,63 @@
+"""Values through zlib: every bit comes back, about a tenth is saved.
+
+What DeepReduce calls Deflate. It spends some 100 ns on a value; the mantissas it works
+hardest on are noise.
+"""
+
+import zlib
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from thinwire.codecs.codec import checked
+from thinwire.codecs.stream import decode_stream, encode_stream
+from thinwire.errors import ConfigError
+
+# zlib's own choice, and the slowest.
+_DEFAULT, _MOST = -1, 9
+
+
+@dataclass(frozen=True, slots=True)
+class Deflate:
+    """The length of a zlib stream as u64, then the stream of the values as float32."""
+
+    level: int = _DEFAULT
+
+    def __post_init__(self) -> None:
+        if not _DEFAULT <= self.level <= _MOST:
+            raise ConfigError(
+                f"level is {self.level}: zlib knows 0 (stored) to {_MOST} (slowest), "
+                f"and {_DEFAULT} for its own choice"
+            )
+
+    @property
+    def tag(self) -> int:
+        return 6
+
+    @property
+    def sorts(self) -> bool:
+        return False
+
+    def nbytes(self, nnz: int) -> None:
+        del nnz
+        return None
+
+    def encode(self, values: Tensor, *, key: int) -> Tensor:
+        del key
+        return encode_stream(values, lambda data: zlib.compress(data, self.level))
+
+    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
+        del key
+        with checked("Deflate"):
+            return decode_stream(section, nnz, _decompress)
+
+
+def _decompress(stream: bytes, nbytes: int) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        data = inflater.decompress(stream, nbytes + 1)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not inflater.eof or inflater.unused_data:
+        raise ValueError(f"a stream that does not end after {nbytes} bytes")
+    return data

@@ -1,0 +1,60 @@
+"""Values as random multiples of a norm: 8.06 bits each, and right on average.
+
+QSGD (Alistarh et al., NeurIPS 2017) in buckets, as DeepReduce uses it. The error of a
+value is less than its bucket's L2 norm / levels. With error feedback nothing asks for
+values that are right on average: `Int8` takes as many bits and errs far less.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from thinwire import kernels
+from thinwire.codecs.codec import checked
+from thinwire.errors import ConfigError
+
+INT8, INT16 = 2**7 - 1, 2**15 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class QSGD:
+    """The norm of each bucket as float32, then int8 (int16 from 128 levels on).
+
+    Every rank must be given the same `levels` and `bucket`: packets do not say them.
+    Of values that are not finite nothing is sent.
+    """
+
+    levels: int = INT8
+    bucket: int = 512
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.levels <= INT16:
+            raise ConfigError(
+                f"levels is {self.levels}: give 1 to {INT8} for 8 bits a value, up to "
+                f"{INT16} for 16"
+            )
+        if self.bucket < 1:
+            raise ConfigError(
+                f"bucket is {self.bucket}: give the number of values that share a "
+                "norm, at least 1"
+            )
+
+    @property
+    def tag(self) -> int:
+        return 5
+
+    @property
+    def sorts(self) -> bool:
+        return False
+
+    def nbytes(self, nnz: int) -> int:
+        width = 1 if self.levels <= INT8 else 2
+        return 4 * -(-nnz // self.bucket) + width * nnz
+
+    def encode(self, values: Tensor, *, key: int) -> Tensor:
+        return kernels.encode_qsgd(values, self.levels, self.bucket, key)
+
+    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
+        del key
+        with checked("QSGD"):
+            return kernels.decode_qsgd(section, nnz, self.levels, self.bucket)

@@ -1,0 +1,48 @@
+"""Float32 values as the output of a general compressor, which says its length.
+
+A section is the length as u64, then so many bytes, then at most seven zeros.
+"""
+
+import struct
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from thinwire.wire import padded
+
+_LENGTH = struct.Struct("<Q")
+
+
+def encode_stream(values: Tensor, compress: Callable[[bytes], bytes]) -> Tensor:
+    """A section that holds what `compress` makes of these values."""
+    stream = compress(values.cpu().numpy().tobytes()) if len(values) else b""
+    section = bytearray(_LENGTH.pack(len(stream)) + stream)
+    return torch.frombuffer(section, dtype=torch.uint8).to(values.device)
+
+
+def decode_stream(
+    section: Tensor, nnz: int, decompress: Callable[[bytes, int], bytes]
+) -> Tensor:
+    """The values of a section.
+
+    `decompress` is told how many bytes to expect; it makes no more than these, and
+    reports what it finds wrong as a `ValueError`.
+    """
+    stream = _stream(section)
+    values = decompress(stream, 4 * nnz) if nnz else b""
+    if len(values) != 4 * nnz or (stream and not nnz):
+        raise ValueError(f"a stream of {len(values)} bytes that is not {nnz} values")
+    if not nnz:
+        return torch.empty(0, device=section.device)
+    return torch.frombuffer(bytearray(values), dtype=torch.float32).to(section.device)
+
+
+def _stream(section: Tensor) -> bytes:
+    octets = section.cpu().numpy().tobytes()
+    if len(octets) < _LENGTH.size:
+        raise ValueError(f"no length in {len(octets)} bytes")
+    end = _LENGTH.size + _LENGTH.unpack_from(octets)[0]
+    if not end <= len(octets) <= padded(end) or any(octets[end:]):
+        raise ValueError(f"a stream up to byte {end} in a section of {len(octets)}")
+    return octets[_LENGTH.size : end]

@@ -1,0 +1,68 @@
+"""Values through Zstandard: every bit comes back, about a tenth is saved.
+
+As small as `Deflate` in a tenth of the time.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from thinwire.codecs.codec import checked
+from thinwire.codecs.stream import decode_stream, encode_stream
+from thinwire.errors import ConfigError
+
+_MOST = 22
+# The least that a compressor may ask a decompressor to remember.
+_LEAST_WINDOW = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Zstd:
+    """The length of a Zstandard frame as u64, then the frame of the float32 values."""
+
+    level: int = 3
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.level <= _MOST:
+            raise ConfigError(
+                f"level is {self.level}: Zstandard knows 1 (fastest) to {_MOST} "
+                "(slowest)"
+            )
+
+    @property
+    def tag(self) -> int:
+        return 7
+
+    @property
+    def sorts(self) -> bool:
+        return False
+
+    def nbytes(self, nnz: int) -> None:
+        del nnz
+        return None
+
+    def encode(self, values: Tensor, *, key: int) -> Tensor:
+        del key
+        import zstandard  # noqa: PLC0415 - not needed to import thinwire
+
+        return encode_stream(values, zstandard.ZstdCompressor(self.level).compress)
+
+    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
+        del key
+        with checked("Zstd"):
+            return decode_stream(section, nnz, _decompress)
+
+
+def _decompress(stream: bytes, nbytes: int) -> bytes:
+    import zstandard  # noqa: PLC0415 - not needed to import thinwire
+
+    try:
+        # What a frame says it takes is believed below, so it is compared here.
+        frame = zstandard.get_frame_parameters(stream)
+        if frame.content_size != nbytes:
+            raise ValueError(f"a frame that does not end after {nbytes} bytes")
+        if frame.window_size > max(2 * nbytes, _LEAST_WINDOW):
+            raise ValueError(f"a frame that takes {frame.window_size} bytes to read")
+        return zstandard.ZstdDecompressor().decompress(stream, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from error
