@@ -2,6 +2,7 @@
 
 from thinwire.codecs.bfloat16 import BFloat16
 from thinwire.codecs.bitmap import Bitmap
+from thinwire.codecs.bloom import Bloom
 from thinwire.codecs.codec import Codec, IndexCodec, ValueCodec, Values
 from thinwire.codecs.deflate import Deflate
 from thinwire.codecs.delta_varint import DeltaVarint
@@ -22,6 +23,7 @@ __all__ = [
     "QSGD",
     "BFloat16",
     "Bitmap",
+    "Bloom",
     "Codec",
     "Deflate",
     "DeltaVarint",

@@ -25,6 +25,9 @@ __all__ = [
     "Stopwatch",
     "accumulate_",
     "add_at_",
+    "bloom_positives",
+    "bloom_resolve",
+    "bloom_sample",
     "contiguous_blocks",
     "decode_bitmap",
     "decode_elias_fano",
@@ -35,6 +38,7 @@ __all__ = [
     "decode_runs",
     "decode_varint",
     "encode_bitmap",
+    "encode_bloom",
     "encode_elias_fano",
     "encode_int8",
     "encode_log",
@@ -414,6 +418,69 @@ def decode_qsgd(section: Tensor, nnz: int, levels: int, bucket: int) -> Tensor:
     """The values, or `ValueError` where these bytes cannot be such a list."""
     with _entered("decode_qsgd"):
         return _backend(section).decode_qsgd(section, nnz, levels, bucket)  # type: ignore[no-any-return]
+
+
+def encode_bloom(indices: Tensor, bits: int, hashes: int) -> Tensor:
+    """A filter in whole bytes, with the bits set that each index hashes to.
+
+    The hash of seed 0, 1, ... is MurmurHash3 (x86, 32 bits) of the index in four
+    little-endian bytes, modulo `bits`, which is below 2**32.
+
+    >>> import torch
+    >>> encode_bloom(torch.tensor([0, 5, 8, 9, 14]), 24, hashes=4).tolist()
+    [201, 94, 98]
+    """
+    with _entered("encode_bloom"):
+        return _backend(indices).encode_bloom(indices, bits, hashes)  # type: ignore[no-any-return]
+
+
+def bloom_positives(
+    section: Tensor, size: int, most: int, *, bits: int, hashes: int
+) -> Tensor:
+    """The first `most` indices below `size` (at most 2**32) whose bits are all set.
+
+    `ValueError` where these bytes are no filter of so many bits.
+
+    >>> import torch
+    >>> section = torch.tensor([201, 94, 98], dtype=torch.uint8)
+    >>> bloom_positives(section, 16, most=4, bits=24, hashes=4).tolist()
+    [0, 5, 8, 9]
+    """
+    with _entered("bloom_positives"):
+        return _backend(section).bloom_positives(  # type: ignore[no-any-return]
+            section, size, most, bits=bits, hashes=hashes
+        )
+
+
+def bloom_sample(positives: Tensor, nnz: int, key: int) -> Tensor:
+    """`nnz` of these indices, drawn with `key` (63 bits), still ascending.
+
+    Runs on the processor, wherever the indices are.
+    """
+    with _entered("bloom_sample"):
+        sample = _processor().bloom_sample(positives.cpu(), nnz, key)
+        return sample.to(positives.device)  # type: ignore[no-any-return]
+
+
+def bloom_resolve(
+    positives: Tensor, nnz: int, key: int, *, bits: int, hashes: int
+) -> Tensor:
+    """The `nnz` of a filter's positives that best explain its bits, still ascending.
+
+    Runs on the processor, wherever the indices are: each choice depends on those made
+    before.
+    """
+    with _entered("bloom_resolve"):
+        chosen = _processor().bloom_resolve(
+            positives.cpu(), nnz, key, bits=bits, hashes=hashes
+        )
+        return chosen.to(positives.device)  # type: ignore[no-any-return]
+
+
+def _processor() -> ModuleType:
+    from thinwire.kernels import cpu
+
+    return cpu
 
 
 def _backend(tensor: Tensor) -> ModuleType:

@@ -20,6 +20,12 @@ from torch import Tensor
 from thinwire.kernels import cpu_dense, cpu_lists, cpu_select, reference
 from thinwire.kernels.blocks import Block
 from thinwire.kernels.cpu_bits import pack_bits, unpack_bits  # noqa: F401
+from thinwire.kernels.cpu_bloom import (  # noqa: F401
+    bloom_positives,
+    bloom_resolve,
+    bloom_sample,
+    encode_bloom,
+)
 from thinwire.kernels.cpu_elias_fano import (  # noqa: F401
     decode_bitmap,
     decode_elias_fano,

@@ -14,6 +14,12 @@ from torch import Tensor
 from thinwire.kernels.blocks import Block
 from thinwire.kernels.marker import Marker
 from thinwire.kernels.reference_bits import pack_bits, unpack_bits  # noqa: F401
+from thinwire.kernels.reference_bloom import (  # noqa: F401
+    bloom_positives,
+    bloom_resolve,
+    bloom_sample,
+    encode_bloom,
+)
 from thinwire.kernels.reference_elias_fano import (  # noqa: F401
     decode_bitmap,
     decode_elias_fano,

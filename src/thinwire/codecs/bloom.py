@@ -1,0 +1,159 @@
+"""Indices in a Bloom filter: 1.44 log2(10 / density) bits each, and some are wrong.
+
+DeepReduce (Xu et al., NeurIPS 2021, section 4): a receiver asks the filter for every
+element of the vector. All that were encoded answer yes, and so does one of ten others
+besides; the policy says which of these positives make up the list. The sender follows
+the same rules and sends the true values of what the receiver will choose.
+
+It takes more bits than an exact list (`Rice`) at any density, and a scan of the whole
+vector to read: it is here to be compared with.
+"""
+
+import math
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from functools import lru_cache
+from typing import NamedTuple
+
+from torch import Tensor
+
+from thinwire import kernels
+from thinwire.codecs.codec import checked
+from thinwire.errors import ConfigError, WireError
+
+_TAGS = {"p0": 16, "p1": 17, "p2": 18, "leftmost": 19, "naive": 20}
+_SMALLEST_FPR = 2.0**-40
+
+# Decimal numbers are the same to the last digit everywhere, logarithms included: these
+# are specified to be rounded correctly. A number of bits has 10 of the 30 digits.
+_EXACTLY = Context(prec=30)
+_ROUGHLY = Context(prec=12)
+_LN2_SQUARED = _EXACTLY.power(_EXACTLY.ln(Decimal(2)), 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Bloom:
+    """A Bloom filter, and a policy that chooses among its positives.
+
+    - `p0` takes all, so that more values travel than were listed;
+    - `p1` takes as many as were listed, at random;
+    - `p2` as many, preferring those without whom a bit would not be explained;
+    - `leftmost` the first as many;
+    - `naive` the same, and leaves the values as they were: after the first false
+      positive all are in the wrong place.
+
+    `fpr` is the share of others who answer yes; by default a tenth of the density.
+    """
+
+    policy: str = "p2"
+    fpr: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.policy not in _TAGS:
+            raise ConfigError(
+                f"policy is {self.policy!r}: give one of {', '.join(_TAGS)}"
+            )
+        if self.fpr is not None and not _SMALLEST_FPR <= self.fpr < 1:
+            raise ConfigError(
+                f"fpr is {self.fpr}: give the rate of false positives, "
+                "from 2**-40 to below 1"
+            )
+
+    @property
+    def tag(self) -> int:
+        return _TAGS[self.policy]
+
+    @property
+    def regathers(self) -> bool:
+        return self.policy != "naive"
+
+    def nbytes(self, size: int, nnz: int) -> int | None:
+        # The filter's own length is known, but not how many values p0 will send.
+        return None if self.policy == "p0" else self._shape(size, nnz).nbytes
+
+    def encode(self, indices: Tensor, size: int, *, key: int) -> Tensor:
+        del key
+        shape = self._shape(size, len(indices))
+        return kernels.encode_bloom(indices, shape.bits, shape.hashes)
+
+    def decode(self, section: Tensor, size: int, nnz: int, *, key: int) -> Tensor:
+        bits, hashes, most = self._shape(size, nnz)
+        first = self.policy in ("leftmost", "naive")
+        with checked("a Bloom filter"):
+            positives = kernels.bloom_positives(
+                section, size, nnz if first else most + 1, bits=bits, hashes=hashes
+            )
+        if not nnz <= len(positives) <= most:
+            few = len(positives) < nnz
+            said = f"only {len(positives)}" if few else f"more than {most}"
+            raise WireError(
+                f"a Bloom filter: {said} of {size} elements answer for {nnz}"
+            )
+        if self.policy == "p1":
+            return kernels.bloom_sample(positives, nnz, key)
+        if self.policy == "p2":
+            return kernels.bloom_resolve(positives, nnz, key, bits=bits, hashes=hashes)
+        return positives
+
+    def _shape(self, size: int, nnz: int) -> "Shape":
+        if size > 2**32:
+            raise ConfigError(
+                f"a vector of {size} elements has indices beyond the 32 bits that are "
+                'hashed; use scope="bucket" so that it is reduced in parts'
+            )
+        return shape_of(size, nnz, self.fpr)
+
+
+class Shape(NamedTuple):
+    """A filter of so many bits and hashes, with which at most so many answer yes."""
+
+    bits: int
+    hashes: int
+    most: int
+
+    @property
+    def nbytes(self) -> int:
+        """The length of a section."""
+        return -(-self.bits // 8)
+
+
+@lru_cache(maxsize=1024)
+def shape_of(size: int, nnz: int, fpr: float | None = None) -> Shape:
+    """The filter for `nnz` of `size` elements: what both ends compute alike.
+
+    ceil(log2(1 / fpr)) hashes and ceil(log2(1 / fpr) nnz / ln 2) bits.
+
+    >>> shape_of(16, 5, 0.1)
+    Shape(bits=24, hashes=4, most=16)
+    >>> shape_of(2**24, 167772)
+    Shape(bits=2412157, hashes=10, most=304169)
+    """
+    if nnz == 0:
+        return Shape(0, 0, 0)
+    rate, unit = (nnz, 10 * size) if fpr is None else fpr.as_integer_ratio()
+    # The least h for which 2**h * rate >= unit.
+    hashes = (-(-unit // rate) - 1).bit_length()
+    reciprocal = _EXACTLY.divide(Decimal(unit), Decimal(rate))
+    per_entry = _EXACTLY.divide(_EXACTLY.ln(reciprocal), _LN2_SQUARED)
+    bits = math.ceil(_EXACTLY.multiply(per_entry, Decimal(nnz)))
+    if bits >= 2**32:
+        raise ConfigError(
+            f"a Bloom filter for {nnz} entries takes {bits} bits, more than a hash "
+            "can tell apart; lower the density or give a larger fpr"
+        )
+    return Shape(bits, hashes, _most(size, nnz, bits, hashes))
+
+
+def _most(size: int, nnz: int, bits: int, hashes: int) -> int:
+    """How many may answer yes before a filter is taken to be damaged.
+
+    Eight times the others that are expected to, and 64. The share of bits set is taken
+    to be four standard deviations (of as many coins) above its mean, unless there
+    cannot be so many: with few bits that is much, with many it is nothing.
+    """
+    load = _ROUGHLY.divide(Decimal(hashes * nnz), Decimal(bits))
+    mean = 1 - float(_ROUGHLY.exp(_ROUGHLY.minus(load)))
+    deviation = math.sqrt(mean * (1 - mean) / bits)
+    fill = min(mean + 4 * deviation, float(load), 1.0)
+    others = math.prod([fill] * hashes) * (size - nnz)
+    return min(size, nnz + 64 + math.ceil(8 * others))

@@ -1,0 +1,62 @@
+"""What the tests of DeepReduce's codecs draw from, and how they read damaged bytes."""
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from thinwire.errors import WireError
+from thinwire.sparse import index_dtype
+
+SIZES = st.sampled_from([0, 1, 2, 7, 8, 9, 64, 65, 300, 1000])
+
+
+@st.composite
+def supports(draw, sizes=SIZES):
+    """A size and indices below it: none, all, scattered, or side by side."""
+    size = draw(sizes)
+    kind = draw(st.sampled_from(["none", "all", "scattered", "clustered"]))
+    chosen = {"none": range(0), "all": range(size)}.get(kind)
+    if chosen is None and kind == "clustered":
+        start = draw(st.integers(0, size))
+        chosen = range(start, min(size, start + draw(st.integers(0, 40))))
+    elif chosen is None:
+        chosen = draw(st.sets(st.integers(0, max(size - 1, 0)), max_size=min(size, 40)))
+    return size, torch.tensor(sorted(chosen), dtype=index_dtype(size))
+
+
+def scattered(size, nnz, seed=0):
+    """So many indices, at random."""
+    chosen = np.random.default_rng(seed).choice(size, nnz, replace=False)
+    return torch.from_numpy(np.sort(chosen)).to(index_dtype(size))
+
+
+def largest(kind, nnz, seed=0, density=0.01):
+    """The largest values of a sample, descending: what a sorting codec is given."""
+    generator = np.random.default_rng(seed)
+    samples = {
+        "gaussian": generator.standard_normal,
+        "laplace": lambda size: generator.laplace(size=size),
+        "student": lambda size: generator.standard_t(3, size=size),
+    }[kind](size=int(nnz / density))
+    values = samples.astype(np.float32)
+    kept = values[np.argsort(-np.abs(values), kind="stable")[:nnz]]
+    return torch.from_numpy(-np.sort(-kept))
+
+
+def relative_error(read, values):
+    """|read - values| / |values|, in Euclidean norms."""
+    values = values.double()
+    return float((read.double() - values).norm() / values.norm())
+
+
+def octets(data):
+    """Bytes as a section."""
+    return torch.tensor(list(data), dtype=torch.uint8)
+
+
+def verdict(read, *given, **options):
+    """What a decoder returns, or None where it refuses; nothing else may happen."""
+    try:
+        return read(*given, **options)
+    except (ValueError, WireError):
+        return None
