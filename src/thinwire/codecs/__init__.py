@@ -9,6 +9,7 @@ from thinwire.codecs.delta_varint import DeltaVarint
 from thinwire.codecs.elias_fano import EliasFano
 from thinwire.codecs.float16 import Float16
 from thinwire.codecs.float32 import Float32
+from thinwire.codecs.huffman import Huffman
 from thinwire.codecs.int8 import Int8
 from thinwire.codecs.int32 import Int32
 from thinwire.codecs.log_quant import LogQuant
@@ -30,6 +31,7 @@ __all__ = [
     "EliasFano",
     "Float16",
     "Float32",
+    "Huffman",
     "IndexCodec",
     "Int8",
     "Int32",
