@@ -31,9 +31,9 @@ def to_float16(values: Tensor) -> Tensor:
 
 
 def _converted(values: Tensor, convert: Any, dtype: torch.dtype) -> Tensor:
-    halves = np.empty(len(values), np.uint16)
-    convert(values.contiguous().numpy().view(np.int32), halves)
-    return torch.from_numpy(halves).view(dtype)
+    halves = torch.empty(len(values), dtype=torch.uint16)
+    convert(values.contiguous().numpy().view(np.int32), halves.numpy())
+    return halves.view(dtype)
 
 
 @intrinsic

@@ -37,11 +37,12 @@ _ROUNDER = 1.5 * 2**23
 
 
 def encode_int8(values: Tensor) -> Tensor:
-    section = np.empty(nbytes_int8(len(values)), np.uint8)
+    section = torch.empty(nbytes_int8(len(values)), dtype=torch.uint8)
+    octets = section.numpy()
     ends = 2 * -(-len(values) // _BLOCK)
-    halves, numbers = section[:ends].view(np.uint16), section[ends:].view(np.int8)
+    halves, numbers = octets[:ends].view(np.uint16), octets[ends:].view(np.int8)
     _encode(values.contiguous().numpy(), halves, numbers)
-    return torch.from_numpy(section)
+    return section
 
 
 def decode_int8(section: Tensor, nnz: int) -> Tensor:
@@ -50,11 +51,12 @@ def decode_int8(section: Tensor, nnz: int) -> Tensor:
     octets = section.contiguous().numpy()
     # A copy, because nothing says that a section begins at an even address.
     halves = octets[:ends].copy().view(np.uint16)
-    values = np.empty(nnz, np.float32)
-    scale, number = _decode(halves, octets[ends : ends + nnz].view(np.int8), values)
+    numbers = octets[ends : ends + nnz].view(np.int8)
+    values = torch.empty(nnz)
+    scale, number = _decode(halves, numbers, values.numpy())
     check_scales(scale)
     check_numbers(number)
-    return torch.from_numpy(values)
+    return values
 
 
 @intrinsic

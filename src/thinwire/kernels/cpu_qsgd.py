@@ -37,13 +37,13 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
-    section = np.empty(nbytes_qsgd(len(values), levels, bucket), np.uint8)
-    norms, numbers = _parts(section, len(values), levels, bucket)
+    section = torch.empty(nbytes_qsgd(len(values), levels, bucket), dtype=torch.uint8)
+    norms, numbers = _parts(section.numpy(), len(values), levels, bucket)
     given = values.contiguous().numpy()
     _norms(given, bucket, norms)
     seed = np.uint64(key & 0xFFFFFFFFFFFFFFFF)
     _encode(given, levels, bucket, seed, norms, numbers)
-    return torch.from_numpy(section)
+    return section
 
 
 def decode_qsgd(section: Tensor, nnz: int, levels: int, bucket: int) -> Tensor:
@@ -52,11 +52,11 @@ def decode_qsgd(section: Tensor, nnz: int, levels: int, bucket: int) -> Tensor:
     # Nothing says that a section begins where a float32 may.
     octets = octets.copy() if section.data_ptr() % 4 else octets
     norms, numbers = _parts(octets, nnz, levels, bucket)
-    values = np.empty(nnz, np.float32)
-    norm, number = _decode(norms, numbers, levels, bucket, values)
+    values = torch.empty(nnz)
+    norm, number = _decode(norms, numbers, levels, bucket, values.numpy())
     check_norms(norm)
     check_numbers(number, levels)
-    return torch.from_numpy(values)
+    return values
 
 
 def _parts(
