@@ -5,6 +5,9 @@
 Remainders and quotients lie in streams of their own, so that neither waits for the
 other: a block's remainders are read first, then its quotients by counting zeros.
 
+Loops run over slices, whose places are never negative: an index that might be would
+cost a comparison, and the use of vector instructions.
+
 This file is complete in itself: numba's disk cache notices a change of the file that
 defines a kernel, not of the files it takes helpers from.
 """
@@ -112,11 +115,14 @@ def _choose(indices: Indices, widths: Octets) -> tuple[int, int]:
     for block in range(len(widths)):
         start = block * _BLOCK
         count = min(_BLOCK, len(indices) - start)
-        last: Any = np.int64(indices[start + count - 1])
+        here = indices[start : start + count]
+        after = here[1:]
+        others = gaps[1:count]
+        gaps[0] = np.int64(here[0]) - before - 1
+        for j in range(len(others)):
+            others[j] = np.int64(after[j]) - np.int64(here[j]) - 1
+        last: Any = np.int64(here[-1])
         mean = (last - before - count) // count
-        gaps[0] = np.int64(indices[start]) - before - 1
-        for j in range(1, count):
-            gaps[j] = indices[start + j] - indices[start + j - 1] - 1
         before = last
         first = min(max(62 - _leading_zeros(np.uint64(mean + 1)), 0), _WIDEST)
         a = 0
@@ -159,9 +165,9 @@ def _write(
     for block in range(len(widths)):
         width: Any = np.int64(widths[block])
         mask = (one << np.uint64(width)) - one
-        start = block * _BLOCK
-        for i in range(start, min(start + _BLOCK, len(indices))):
-            index: Any = np.int64(indices[i])
+        here = indices[block * _BLOCK : (block + 1) * _BLOCK]
+        for j in range(len(here)):
+            index: Any = np.int64(here[j])
             gap = np.uint64(index - before - 1)
             before = index
             remainder = gap & mask
@@ -225,9 +231,8 @@ def _read(
         width: Any = np.int64(widths[block])
         mask = (one << np.uint64(width)) - one
         most = size >> width
-        start = block * _BLOCK
-        count = min(_BLOCK, len(indices) - start)
-        for j in range(count):
+        here = indices[block * _BLOCK : (block + 1) * _BLOCK]
+        for j in range(len(here)):
             value = low
             if left < width:
                 low = words[low_at]
@@ -239,7 +244,7 @@ def _read(
                 low >>= np.uint64(width)
             left -= width
             remainders[j] = np.int64(value & mask)
-        for j in range(count):
+        for j in range(len(here)):
             while word == 0:
                 at += 1
                 if at >= len(words):
@@ -255,5 +260,5 @@ def _read(
             index += (quotient << width) + remainders[j] + 1
             if index >= size:
                 return _OUTSIDE
-            indices[start + j] = index
+            here[j] = index
     return end
