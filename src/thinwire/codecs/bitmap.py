@@ -10,7 +10,7 @@ from thinwire.codecs.codec import checked
 
 @dataclass(frozen=True, slots=True)
 class Bitmap:
-    """Bit i of byte i // 8, the least significant first; best above 30 % density."""
+    """Bit i % 8 of byte i // 8, the least significant first; for dense lists."""
 
     @property
     def tag(self) -> int:

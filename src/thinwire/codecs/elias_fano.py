@@ -4,7 +4,7 @@ P. Elias, Efficient storage and retrieval by content and address of static files
 1974. The low bits of an index are written as they are, the high bits as the distance
 between ones: entry i sets bit `(index >> low) + i` of a vector.
 
-A bitmap takes over where it is not larger, from about a third of the elements on.
+A bitmap takes over where it is not larger, from a quarter of the elements on.
 """
 
 from dataclasses import dataclass

@@ -291,7 +291,7 @@ def encode_rice(indices: Tensor) -> Tensor:
 
     A gap is the number of elements between an index and the one before. A block's width
     is a byte: so many low bits of each of its gaps are its remainders. The quotients
-    are so many zeros each, and a one. No stream begins with a gap.
+    are so many zeros each, and a one. The three streams follow without padding.
 
     >>> import torch
     >>> encode_rice(torch.tensor([3, 20, 30])).tolist()  # 4 * 0 + 3, 4 * 4, 4 * 2 + 1

@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-decorators=False
 # ruff: noqa: D103, because the front door documents each function.
-"""Gaps between indices in LEB128, one entry at a time: 1 to 4 ns either way."""
+"""Gaps between indices in LEB128, one entry at a time: 1 to 6 ns either way."""
 
 from typing import Any
 
