@@ -1,5 +1,6 @@
 """Codecs: sparse lists to bytes and back, one format per file."""
 
+from thinwire.codecs.at_least import AtLeast
 from thinwire.codecs.bfloat16 import BFloat16
 from thinwire.codecs.bitmap import Bitmap
 from thinwire.codecs.bloom import Bloom
@@ -7,6 +8,8 @@ from thinwire.codecs.codec import Codec, IndexCodec, ValueCodec, Values
 from thinwire.codecs.deflate import Deflate
 from thinwire.codecs.delta_varint import DeltaVarint
 from thinwire.codecs.elias_fano import EliasFano
+from thinwire.codecs.fit_dexp import FitDExp
+from thinwire.codecs.fit_poly import FitPoly
 from thinwire.codecs.float16 import Float16
 from thinwire.codecs.float32 import Float32
 from thinwire.codecs.huffman import Huffman
@@ -22,6 +25,7 @@ from thinwire.codecs.zstd import Zstd
 
 __all__ = [
     "QSGD",
+    "AtLeast",
     "BFloat16",
     "Bitmap",
     "Bloom",
@@ -29,6 +33,8 @@ __all__ = [
     "Deflate",
     "DeltaVarint",
     "EliasFano",
+    "FitDExp",
+    "FitPoly",
     "Float16",
     "Float32",
     "Huffman",
