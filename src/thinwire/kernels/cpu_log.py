@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-decorators=False
 # ruff: noqa: D103, because the front door documents each function.
-"""Values in a few bits, a sign and a level: 2.5 ns a value to encode, 0.5 to decode.
+"""Values in a few bits, a sign and a level: 2.5 ns a value to encode, 0.7 to decode.
 
 What is computed, and why, is said in `thinwire.kernels.reference_log`. Encoding passes
 over the values three times, for their range, for their cells and to count these; codes

@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-decorators=False
 # ruff: noqa: D103, because the front door documents each function.
-"""Values as random multiples of a bucket's norm: 2 ns a value, 0.5 to decode.
+"""Values as random multiples of a bucket's norm: 4 ns a value, 1 to decode.
 
 What is computed is said in `thinwire.kernels.reference_qsgd`.
 """
