@@ -30,18 +30,22 @@ __all__ = [
     "bloom_sample",
     "contiguous_blocks",
     "decode_bitmap",
+    "decode_dexp",
     "decode_elias_fano",
     "decode_int8",
     "decode_log",
+    "decode_poly",
     "decode_qsgd",
     "decode_rice",
     "decode_runs",
     "decode_varint",
     "encode_bitmap",
     "encode_bloom",
+    "encode_dexp",
     "encode_elias_fano",
     "encode_int8",
     "encode_log",
+    "encode_poly",
     "encode_qsgd",
     "encode_rice",
     "encode_runs",
@@ -475,6 +479,47 @@ def bloom_resolve(
             positives.cpu(), nnz, key, bits=bits, hashes=hashes
         )
         return chosen.to(positives.device)  # type: ignore[no-any-return]
+
+
+def encode_poly(values: Tensor, degree: int, pieces: int) -> Tensor:
+    """Descending values as a polynomial for each of a few pieces; in whole bytes.
+
+    Runs on the processor, wherever the values are.
+    """
+    with _entered("encode_poly"):
+        section = _processor().encode_poly(values.cpu(), degree, pieces)
+        return section.to(values.device)  # type: ignore[no-any-return]
+
+
+def decode_poly(section: Tensor, nnz: int) -> Tensor:
+    """`nnz` finite values, or `ValueError` where these bytes cannot be such a list.
+
+    >>> import torch
+    >>> decode_poly(encode_poly(torch.arange(4.0, -5.0, -1.0), 1, 8), 9).tolist()
+    [4.0, 3.0, 2.0, 1.0, 0.0, -1.0, -2.0, -3.0, -4.0]
+    """
+    with _entered("decode_poly"):
+        return _processor().decode_poly(section.cpu(), nnz).to(section.device)  # type: ignore[no-any-return]
+
+
+def encode_dexp(values: Tensor) -> Tensor:
+    """Descending values as a sum of two exponentials for each sign; in whole bytes.
+
+    Runs on the processor, wherever the values are.
+    """
+    with _entered("encode_dexp"):
+        return _processor().encode_dexp(values.cpu()).to(values.device)  # type: ignore[no-any-return]
+
+
+def decode_dexp(section: Tensor, nnz: int) -> Tensor:
+    """`nnz` finite values, or `ValueError` where these bytes cannot be such a list.
+
+    >>> import torch
+    >>> decode_dexp(encode_dexp(torch.tensor([2.0, 0.0, -1.0])), 3).tolist()
+    [2.0, 0.0, -1.0]
+    """
+    with _entered("decode_dexp"):
+        return _processor().decode_dexp(section.cpu(), nnz).to(section.device)  # type: ignore[no-any-return]
 
 
 def _processor() -> ModuleType:

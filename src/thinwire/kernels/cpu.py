@@ -26,6 +26,7 @@ from thinwire.kernels.cpu_bloom import (  # noqa: F401
     bloom_sample,
     encode_bloom,
 )
+from thinwire.kernels.cpu_dexp import decode_dexp, encode_dexp  # noqa: F401
 from thinwire.kernels.cpu_elias_fano import (  # noqa: F401
     decode_bitmap,
     decode_elias_fano,
@@ -35,6 +36,7 @@ from thinwire.kernels.cpu_elias_fano import (  # noqa: F401
 from thinwire.kernels.cpu_halves import to_bfloat16, to_float16  # noqa: F401
 from thinwire.kernels.cpu_int8 import decode_int8, encode_int8  # noqa: F401
 from thinwire.kernels.cpu_log import decode_log, encode_log  # noqa: F401
+from thinwire.kernels.cpu_poly import decode_poly, encode_poly  # noqa: F401
 from thinwire.kernels.cpu_qsgd import decode_qsgd, encode_qsgd  # noqa: F401
 from thinwire.kernels.cpu_rice import decode_rice, encode_rice  # noqa: F401
 from thinwire.kernels.cpu_runs import decode_runs, encode_runs  # noqa: F401

@@ -1,0 +1,48 @@
+"""Sorted values as two sums of two exponentials: 72 bytes, a few percent error.
+
+DeepReduce's Fit-DExp (Xu et al., NeurIPS 2021, section 5), with a curve for positive
+values and one for negative ones: its error is that of one curve for all magnitudes, and
+signs need not be sent. The order that the values are sorted from does, and costs more
+than the values save: log2(nnz) bits each.
+
+A curve misses the largest values first. Relative to the norm of the values, the error
+is, and a fit that misses more than half of it is not used:
+
+    the largest 1 % of         368     10 000 values
+    Gaussian values           1.3 %       1.2 %
+    Laplace values            2.2 %       2.6 %
+    Student's t, 3 degrees     11 %        24 %
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from thinwire import kernels
+from thinwire.codecs.codec import checked
+
+
+@dataclass(frozen=True, slots=True)
+class FitDExp:
+    """A curve for each sign; values as they are where there are fewer than eight."""
+
+    @property
+    def tag(self) -> int:
+        return 9
+
+    @property
+    def sorts(self) -> bool:
+        return True
+
+    def nbytes(self, nnz: int) -> None:
+        del nnz
+        return None
+
+    def encode(self, values: Tensor, *, key: int) -> Tensor:
+        del key
+        return kernels.encode_dexp(values)
+
+    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
+        del key
+        with checked("Fit-DExp"):
+            return kernels.decode_dexp(section, nnz)
