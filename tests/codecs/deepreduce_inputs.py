@@ -5,7 +5,7 @@ import torch
 from hypothesis import strategies as st
 
 from thinwire.errors import WireError
-from thinwire.sparse import index_dtype
+from thinwire.sparse import SparseVector, index_dtype
 
 SIZES = st.sampled_from([0, 1, 2, 7, 8, 9, 64, 65, 300, 1000])
 
@@ -39,7 +39,7 @@ def largest(kind, nnz, seed=0, density=0.01):
         "student": lambda size: generator.standard_t(3, size=size),
     }[kind](size=int(nnz / density))
     values = samples.astype(np.float32)
-    kept = values[np.argsort(-np.abs(values), kind="stable")[:nnz]]
+    kept = values[np.argpartition(-np.abs(values), nnz)[:nnz]]
     return torch.from_numpy(-np.sort(-kept))
 
 
@@ -60,3 +60,15 @@ def verdict(read, *given, **options):
         return read(*given, **options)
     except (ValueError, WireError):
         return None
+
+
+def descending(values):
+    """A sorted tensor, as `Split` would sort it."""
+    return torch.tensor(values, dtype=torch.float32).sort(descending=True).values
+
+
+def forty_of_1000():
+    """Forty entries, from 1 to 28 in magnitude but for a zero."""
+    values = [(1 + i % 8 / 8) * 2 ** (i // 8) * (-1) ** i for i in range(39)]
+    entries = {25 * i: value for i, value in enumerate([*values, 0.0])}
+    return SparseVector.of(entries, 1000)
