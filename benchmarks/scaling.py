@@ -8,7 +8,8 @@ into memory lists have 1/s of the entries and links 1/s of the bandwidth, and by
 multiplied by s. Packet headers do not shrink, so that they weigh s times as much:
 "headers" is their share of rank 0's bytes, "off by" how far the bytes are from the
 card. Where a packet's length does not depend on the vector's, vectors are shortened
-`CROWD` times more, at as many times the density: the same k, in less memory.
+`CROWD` times more, at as many times the density: the same k, in less memory. The ring
+of dense is the group's own, whose bytes a group counts by its formula.
 
 Verified: ranks agree on the total, and what was counted is the card of the scaled size.
 The messages of a run are sent again over the other links; over the run's own that must
@@ -55,21 +56,12 @@ ENTRY = 40
 MERGED = 5e7
 LONG = 1000
 # Seconds to select, send, receive and open a list of any length, on one core.
-PER_LIST = 0.5e-3
+PER_LIST = 0.7e-3
 
-Rows = list[tuple[str, Collective]]
-METHODS: dict[str, Callable[[int], Rows]] = {
-    "dense": lambda _: [("dense ring", Dense())],
-    "topk": lambda _: [("topk all-gather", AllGather(DENSITY))],
-    "gtopk-tree": lambda _: [("gtopk tree", GTopK(DENSITY, "tree"))],
-    "gtopk": lambda _: [("gtopk butterfly", GTopK(DENSITY))],
-    "spardl-1": lambda _: [("spardl, 1 team", SparDL(DENSITY, teams=1))],
-    "spardl-2": lambda _: [("spardl, 2 teams", SparDL(DENSITY, teams=2))],
-    "spardl-4": lambda _: [("spardl, 4 teams", SparDL(DENSITY, teams=4))],
-    "spardl-auto": lambda ranks: automatic(ranks),
-}
 HEADS = ("P", "method", "s", "rounds", "MB", "off by", "headers")
 WIDTHS = (5, 36, 5, 13, 21, 8, 9)
+
+Rows = list[tuple[str, Collective]]
 
 
 def automatic(ranks: int) -> Rows:
@@ -82,6 +74,18 @@ def automatic(ranks: int) -> Rows:
         (f"spardl, auto: {teams} ({', '.join(names)})", SparDL(DENSITY, teams=teams))
         for teams, names in links.items()
     ]
+
+
+METHODS: dict[str, Callable[[int], Rows]] = {
+    "dense": lambda _: [("dense ring", Dense())],
+    "topk": lambda _: [("topk all-gather", AllGather(DENSITY))],
+    "gtopk-tree": lambda _: [("gtopk tree", GTopK(DENSITY, "tree"))],
+    "gtopk": lambda _: [("gtopk butterfly", GTopK(DENSITY))],
+    "spardl-1": lambda _: [("spardl, 1 team", SparDL(DENSITY, teams=1))],
+    "spardl-2": lambda _: [("spardl, 2 teams", SparDL(DENSITY, teams=2))],
+    "spardl-4": lambda _: [("spardl, 4 teams", SparDL(DENSITY, teams=4))],
+    "spardl-auto": automatic,
+}
 
 
 def name(link: Link) -> str:
@@ -100,11 +104,8 @@ class Plan:
     @classmethod
     def of(cls, collective: Collective, ranks: int) -> "Plan":
         if not collective.coded:
-            most = min(1e6, MEMORY / (8 * ranks))
-            return cls(collective, ranks, next(s for s in SCALES if SIZE / s <= most))
-        k = keep_count(SIZE, DENSITY)
-        same = CODEC.nbytes(SIZE, k) == CODEC.nbytes(SIZE // CROWD, k)
-        crowd = CROWD if same else 1
+            return cls(collective, ranks, SCALES[-1])
+        k, crowd = keep_count(SIZE, DENSITY), crowding()
         blocks = blocks_of(collective, ranks)
         fits = MEMORY / ranks / (ENTRY + 4 / (DENSITY * crowd))
         soon = max(LONG, MERGED * blocks / lists_of(collective, ranks))
@@ -129,6 +130,13 @@ class Plan:
 
     def link(self, link: Link) -> Link:
         return Link(link.latency, link.bandwidth / self.scale)
+
+
+def crowding() -> int:
+    """How much denser a list may be: 1 if its vector's length changes its packet's."""
+    k = keep_count(SIZE, DENSITY)
+    alike = CODEC.nbytes(SIZE, k) == CODEC.nbytes(SIZE // CROWD, k)
+    return CROWD if alike else 1
 
 
 def blocks_of(collective: Collective, ranks: int) -> int:
@@ -304,17 +312,21 @@ def main() -> None:
     parser.add_argument(
         "--lists",
         type=int,
-        default=300_000,
-        help="leave out runs that open more lists than this, each about half a ms",
+        default=150_000,
+        help="leave out runs that open more lists than this, each takes about 0.7 ms",
     )
     options = parser.parse_args()
     options.ranks = [int(ranks) for ranks in options.ranks.split(",")]
     options.methods = options.methods.split(",")
+    if unknown := set(options.methods) - METHODS.keys():
+        parser.error(f"unknown: {', '.join(unknown)}; there are: {', '.join(METHODS)}")
     options.left_out = []
     torch.set_num_threads(1)
     print(f"{machine()}; one core")
     print(f"{SIZE:,} float32, density {DENSITY:g}, codec {DEFAULT_CODEC}, 1 Gbit/s")
-    print("counted (card); bytes of the busiest rank; s: scaled down by\n", flush=True)
+    shorter = f"vectors by {crowding()} s, at {crowding()} times the density"
+    print(f"lists and bandwidth are scaled down by s, {shorter}")
+    print("counted (card); bytes are the busiest rank's\n", flush=True)
     for number, row in enumerate(rows(options)):
         show(row, markdown=options.markdown, head=number == 0)
     print("\nverified: ranks agree; counted is the card of the scaled size")

@@ -39,13 +39,13 @@ def test_it_is_never_stuck_with_a_small_budget():
 @given(
     budgets=st.lists(st.integers(0, 3000), min_size=1, max_size=60),
     teams=st.integers(2, 9),
-    overlap=st.floats(0, 1),
+    spread=st.floats(0, 1),
 )
-def test_it_stays_within_its_limits(budgets, teams, overlap):
+def test_it_stays_within_its_limits(budgets, teams, spread):
     ratio = Ratio.start(budgets[0], teams)
     for budget in budgets:
         ratio = ratio.clamped(budget, teams)
         assert min(budget, max(1, budget // teams)) <= ratio.h <= budget
         assert 1 <= abs(ratio.step) <= max(budget, 1)
-        union = int(ratio.h * (1 + overlap * (teams - 1)))
+        union = int(ratio.h * (1 + spread * (teams - 1)))
         ratio = ratio.after(union, budget, teams)

@@ -54,12 +54,12 @@ def test_three_steps_by_hand():
     assert held(memory) == ([0.5, 1, 2], [1.5, 3.5, 2])
 
 
-def test_the_mask_is_what_a_sparse_total_lists_be_it_zero():
+def test_the_mask_is_where_a_sparse_total_is_not_zero():
     memory = memory_of([1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0])
     Momentum().settle(SparseVector.of({1: 9.0, 3: 0.0}, 4), memory)
-    assert held(memory) == ([1, 0, 3, 0], [5, 6, 7, 8])
+    assert held(memory) == ([1, 0, 3, 4], [5, 6, 7, 8])
     Momentum().settle(SparseVector.of({}, 4), memory)
-    assert held(memory) == ([1, 0, 3, 0], [5, 6, 7, 8])
+    assert held(memory) == ([1, 0, 3, 4], [5, 6, 7, 8])
 
 
 def test_a_dense_total_masks_nothing():

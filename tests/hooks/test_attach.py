@@ -37,6 +37,10 @@ BAD = [
     ("topk", {"min_size": -5}, ["min_size is -5"]),
     ("topk", {"on_nonfinite": "skip"}, ["on_nonfinite is 'skip'", "'zero'"]),
     ("topk", {"timeout": -1.0}, ["timeout", "-1"]),
+    ("gtopk", {"variant": "ring"}, ["variant is 'ring'", "'butterfly'"]),
+    ("spardl", {"teams": 3}, ["teams is 3", "does not divide 2 ranks", "[1, 2]"]),
+    ("spardl", {"teams": 3, "warmup": 5}, ["does not divide 2 ranks"]),
+    ("spardl", {"team": 2}, ["unknown option 'team'", "'teams'"]),
     ("dense", {"codec": "raw"}, ["sends no lists", "leave the codec out"]),
     ("bf16", {"codec": "raw"}, ["sends no lists"]),
 ]

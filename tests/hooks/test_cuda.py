@@ -40,9 +40,11 @@ def train(group, method, backend, options):
 
 @pytest.mark.parametrize(("backend", "ranks"), [("gloo", 2), ("nccl", 1)])
 @pytest.mark.parametrize("scope", ["bucket", "model"])
-@pytest.mark.parametrize("method", ["dense", "bf16", "topk"])
+@pytest.mark.parametrize("method", ["dense", "bf16", "topk", "gtopk", "spardl"])
 def test_losses_are_plain_ddps(backend, ranks, scope, method):
-    options = {"scope": scope} | ({"density": 1.0} if method == "topk" else {})
+    options = {"scope": scope} | (
+        {} if method in ("dense", "bf16") else {"density": 1.0}
+    )
     ours = pool(ranks).run(train, method, backend, options)
     ddp = pool(ranks).run(train, None, backend, {})
     for left, right in zip(ours, ddp, strict=True):

@@ -40,7 +40,14 @@ def lose_a_peer(group, method, scope, how):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize(
-    ("method", "scope"), [("topk", "bucket"), ("topk", "model"), ("dense", "bucket")]
+    ("method", "scope"),
+    [
+        ("topk", "bucket"),
+        ("topk", "model"),
+        ("dense", "bucket"),
+        ("gtopk", "bucket"),
+        ("spardl", "bucket"),
+    ],
 )
 def test_survivors_are_told_who(method, scope, how):
     outcomes = fresh(

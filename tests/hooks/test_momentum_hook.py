@@ -180,3 +180,26 @@ def test_both_vectors_follow_the_loss_scale():
         for kind in ("residual", "momentum"):
             for name, tensor in still[kind].items():
                 assert torch.equal(tensor, moving[kind][name])
+
+
+def withdrawn_step(group):
+    """Velocities before and after a pass whose last bucket turns out bad."""
+    model = wrap("given", bucket_cap_mb=0.005)
+    state = thinwire.attach(model, "topk", feedback=MOMENTUM)
+    for step in range(4):
+        model(given_gradients(group.rank, step)).backward()
+        model.zero_grad()
+    before = {n: t.clone() for n, t in remembered(state)["momentum"].items()}
+    gradients = given_gradients(group.rank, 4)
+    gradients["first"][7] = float("nan")
+    model(gradients).backward()
+    return before, gradients, remembered(state)["momentum"]
+
+
+def test_nothing_is_masked_where_a_delivery_was_taken_back():
+    # "third" and "second" were delivered before "first" turned out bad.
+    for before, gradients, after in pool(2).run(withdrawn_step):
+        assert torch.equal(after["first"], before["first"])
+        for name in ("second", "third"):
+            expected = MOMENTUM.momentum * before[name] + gradients[name]
+            torch.testing.assert_close(after[name], expected)

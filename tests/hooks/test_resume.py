@@ -221,3 +221,21 @@ def test_a_change_of_method_strands_nothing():
         fresh = sum(given_gradients(rank, 1)[name] for rank in range(2))
         owed = sum(rank[0][name] for rank in ranks)
         assert torch.equal(2 * ranks[0][1][name], fresh + owed)
+
+
+def counters_after_flush(group):
+    options = {"teams": 2, "gather": "bruck"}
+    model, state, optimizer = start("spardl", density=0.1, **options)
+    for step in range(4):
+        step_once(model, optimizer, group.rank, step)
+    (entries,) = (v for k, v in state.state_dict().items() if k != "version")
+    before = entries["counters"]
+    state.flush()
+    (entries,) = (v for k, v in state.state_dict().items() if k != "version")
+    return before, entries["counters"]
+
+
+def test_flush_forgets_what_differs_from_rank_to_rank():
+    for before, after in pool(2).run(counters_after_flush):
+        assert "streak" in before
+        assert "streak" not in after

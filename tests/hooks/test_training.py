@@ -21,7 +21,7 @@ from workers import pool
 
 pytestmark = pytest.mark.processes
 
-METHODS = ["dense", "bf16", "topk"]
+METHODS = ["dense", "bf16", "topk", "gtopk", "spardl"]
 
 
 def run(group, options):
@@ -43,10 +43,10 @@ def test_dense_is_plain_ddp_to_the_bit(kind):
 
 @pytest.mark.parametrize("scope", ["bucket", "model"])
 @pytest.mark.parametrize("kind", ["plain", "mixed", "tied", "words"])
-@pytest.mark.parametrize("method", ["bf16", "topk"])
+@pytest.mark.parametrize("method", METHODS[1:])
 def test_everything_delivered_is_plain_ddp(method, kind, scope):
     options = {"kind": kind, "scope": scope}
-    options |= {"density": 1.0} if method == "topk" else {}
+    options |= {} if method == "bf16" else {"density": 1.0}
     ours = pool(2).run(run, {"method": method, **options})
     ddp = pool(2).run(run, {"method": None, "kind": kind})
     # bf16 rounds a step's sum to 8 bits and delivers the rest in the next one.

@@ -21,7 +21,9 @@ from thinwire.collectives import (
     SparDL,
     Warmup,
 )
+from thinwire.cost import Link
 from thinwire.errors import ConfigError
+from thinwire.feedback import Residual
 from thinwire.groups import Counted, Group
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector
@@ -91,6 +93,10 @@ COLLECTIVES: dict[str, Collective] = {
     "spardl-4": SparDL(0.05, teams=4),
     "spardl-7": SparDL(0.05, teams=7),
     "spardl-warmup": Warmup(SparDL(0.01, teams=3), dense=0, ramp=2),
+    # Another number of teams at every density.
+    "spardl-moving": Warmup(
+        SparDL(0.002, teams="auto", link=Link(1e-4, 1e8)), ramp=2, start=0.1
+    ),
 }
 
 
@@ -191,12 +197,15 @@ def run(group: Group, case: Case, data: str, steps: int = 3) -> list[Step]:
     """Some steps of a collective with error feedback, on one rank."""
     collective = COLLECTIVES[case.collective]
     codec = None if case.codec is None else CODECS[case.codec]
-    state = collective.init(Layout.flat(case.size))
-    x = torch.zeros(case.size)
+    layout, feedback = Layout.flat(case.size), Residual()
+    state = collective.init(layout)
+    memory = feedback.init(layout, torch.device("cpu"))
     out = torch.empty(case.size)
     seen = []
     for step in range(steps):
-        x += DATA[data](group.rank, step, case.size)
+        grad = DATA[data](group.rank, step, case.size)
+        # As the pipeline does, so that selection works from marks.
+        x = feedback.accumulate([grad], memory, collective.marker(state))
         before = x.clone()
         total = collective.all_reduce_(
             x, Channel(group, codec, step=step), state, lambda: out

@@ -8,7 +8,7 @@ from cases import integers, reals
 from torch import Tensor
 
 from thinwire.codecs import Split
-from thinwire.collectives import BF16, AllGather, BySize, Dense, Warmup
+from thinwire.collectives import BF16, AllGather, BySize, Dense, SparDL, Warmup
 from thinwire.cost import Cost
 from thinwire.errors import AgreementError, ConfigError
 from thinwire.feedback import Forget
@@ -481,3 +481,19 @@ def test_a_gradient_that_is_not_the_layouts_is_refused(grad, said):
 
     with pytest.raises(ConfigError, match=said):
         simulate(1, body)
+
+
+def test_a_delivery_taken_back_is_as_if_it_had_not_been_looked_for():
+    pipeline = Pipeline(SparDL(0.3, teams=2, gather="bruck"), Split())
+
+    def body(group):
+        state = pipeline.init(Layout.flat(200))
+        for step in range(4):
+            pipeline.reduce_([integers(group.rank, step, 200)], group, state)
+        before, step = dict(state.collective.saved), state.step
+        mean = pipeline.reduce_([integers(group.rank, 4, 200)], group, state)
+        moved = dict(state.collective.saved)
+        pipeline.take_back_(mean, state)
+        return before != moved, state.collective.saved == before, state.step == step
+
+    assert simulate(2, body) == [(True, True, True)] * 2

@@ -13,31 +13,21 @@ from thinwire.sparse import SparseVector
 
 
 def agree_by_doubling(
-    ledger: Ledger,
-    first: Sealed,
-    k: int,
-    *,
-    peers: Sequence[int],
-    distances: Sequence[int],
+    ledger: Ledger, first: Sealed, k: int, *, partners: Sequence[int], turn: int = 0
 ) -> SparseVector:
-    """The list that all `peers` end with; `first` is the own one, `k` its entries.
+    """The list that all end with; `first` is the own one, `k` its entries.
 
-    `peers` are ranks, this one among them; partners differ in one bit of their place.
+    `partners` are the ranks to swap with, round by round. `turn` is the one that
+    `first` was sealed in; others follow.
     """
-    me = peers.index(ledger.channel.rank)
     sealed, merged = first, first.vector
-    for turn, distance in enumerate(distances):
-        held = Holders(2**turn)
-        if turn:
-            sealed = ledger.seal(merged, holders=held, part=turn)
-        partner = me ^ distance
+    for i, partner in enumerate(partners):
+        if i:
+            sealed = ledger.seal(merged, holders=Holders(2**i), turn=turn + i)
         (theirs,) = ledger.channel.exchange(
-            [sealed],
-            dst=peers[partner],
-            src=peers[partner],
-            expect=[ledger.slot(k, part=turn)],
+            [sealed], dst=partner, src=partner, expect=[ledger.slot(k, turn + i)]
         )
         pair = [sealed.vector, theirs.vector]
-        low, high = pair if me < partner else reversed(pair)
-        merged = ledger.merge(low, high, k, Holders(2 ** (turn + 1)))
+        low, high = pair if ledger.channel.rank < partner else reversed(pair)
+        merged = ledger.merge(low, high, k, Holders(2 ** (i + 1)))
     return merged

@@ -71,7 +71,7 @@ def _butterfly(ledger: Ledger, k: int) -> SparseVector:
     channel, rank = ledger.channel, ledger.channel.rank
     rounds = channel.size.bit_length() - 1
     core = 2**rounds
-    final = ledger.slot(k, part=rounds)
+    final = ledger.slot(k, turn=rounds)
     if rank >= core:
         host = rank - core
         channel.exchange([ledger.emit(k)], dst=host, src=None, expect=[ledger.slot(k)])
@@ -84,17 +84,12 @@ def _butterfly(ledger: Ledger, k: int) -> SparseVector:
         mine = ledger.take(k)
         (theirs,) = channel.exchange([], dst=None, src=guest, expect=[ledger.slot(k)])
         first = ledger.seal(ledger.merge(mine, theirs.vector, k))
-    merged = agree_by_doubling(
-        ledger,
-        first,
-        k,
-        peers=range(core),
-        distances=[2**turn for turn in range(rounds)],
-    )
+    partners = [rank ^ 2**turn for turn in range(rounds)]
+    merged = agree_by_doubling(ledger, first, k, partners=partners)
     if core == channel.size:
         return merged
     # Guests get bytes, so their hosts, and hosts without a guest, adopt the same.
-    sealed = ledger.seal(merged, holders=Holders(core), part=rounds)
+    sealed = ledger.seal(merged, holders=Holders(core), turn=rounds)
     if guest is not None:
         channel.exchange([sealed], dst=guest, src=None, expect=[final])
     return sealed.vector
@@ -112,8 +107,8 @@ def _tree(ledger: Ledger, k: int) -> SparseVector:
                 [], dst=None, src=rank + 2**level, expect=[ledger.slot(k, level)]
             )
             merged = ledger.merge(merged, theirs.vector, k)
-    final = ledger.slot(k, part=depth)
-    sealed = ledger.seal(merged, part=height)
+    final = ledger.slot(k, turn=depth)
+    sealed = ledger.seal(merged, turn=height)
     if rank != 0:
         parent = rank - 2**height
         channel.exchange(

@@ -6,6 +6,7 @@ subtracted as the peers will decode it; what several ranks hold alike is kept on
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from thinwire import kernels
@@ -67,9 +68,9 @@ class Ledger:
         """Where the block lies in the vector."""
         return self.marker.blocks[self.number]
 
-    def slot(self, k: int, part: int = 0) -> Slot:
-        """What a receiver of `k` entries of this block expects."""
-        return Slot(self.block.length, k, part)
+    def slot(self, k: int, turn: int = 0) -> Slot:
+        """What a receiver expects of `k` entries of this block, sealed in `turn`."""
+        return Slot(self.block.length, k, self._part(turn))
 
     def take(self, k: int) -> SparseVector:
         """The `k` largest entries, removed."""
@@ -77,20 +78,22 @@ class Ledger:
         kernels.subtract_at_(self.x, taken.indices, taken.values, block=self.block)
         return taken
 
-    def emit(self, k: int, part: int = 0) -> Sealed:
+    def emit(self, k: int, turn: int = 0) -> Sealed:
         """The `k` largest entries, sealed, and removed as far as peers get them."""
-        sealed = self.channel.seal(self._select(k), source=self._source, part=part)
+        sealed = self.channel.seal(
+            self._select(k), source=self._source, part=self._part(turn)
+        )
         sent = sealed.vector
         kernels.subtract_at_(self.x, sent.indices, sent.values, block=self.block)
         return sealed
 
     def seal(
-        self, taken: SparseVector, *, holders: Holders = ALONE, part: int = 0
+        self, taken: SparseVector, *, holders: Holders = ALONE, turn: int = 0
     ) -> Sealed:
         """Seal a list that was taken out; what its packet does not say comes back."""
         source = self._source if holders.count == 1 else None
-        sealed = self.channel.seal(taken, source=source, part=part)
-        self.keep(taken.subtract(sealed.vector), holders)
+        sealed = self.channel.seal(taken, source=source, part=self._part(turn))
+        self.keep(_difference(taken, sealed.vector), holders)
         return sealed
 
     def keep(self, vector: SparseVector, holders: Holders = ALONE) -> None:
@@ -124,5 +127,19 @@ class Ledger:
         selected = kernels.select(self.x, k, marker=self.marker, number=self.number)
         return SparseVector(*selected, self.block.length)
 
+    def _part(self, turn: int) -> int:
+        # Lists of one reduction differ in their turn, or in their block.
+        return (turn << 32) + self.number
+
     def _source(self, indices: Tensor) -> Tensor:
         return kernels.gather(self.x, indices, block=self.block)
+
+
+def _difference(taken: SparseVector, told: SparseVector) -> SparseVector:
+    """What of a list its packet does not say."""
+    if not torch.equal(taken.indices, told.indices):
+        return taken.subtract(told)
+    # Nothing rounded off is nothing to write to memory that has long been cold.
+    off = taken.values - told.values
+    some = off != 0
+    return SparseVector(taken.indices[some], off[some], taken.size)

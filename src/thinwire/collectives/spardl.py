@@ -108,7 +108,7 @@ class SparDL(Selecting):
             mine,
             peers=team.members,
             expect=[
-                ledger.slot(k, part=_FINAL)
+                ledger.slot(k, turn=_FINAL)
                 for ledger, k in zip(ledgers, budgets, strict=True)
             ],
         )
@@ -119,6 +119,8 @@ class SparDL(Selecting):
         self.check(ranks)
         if self.teams != "auto":
             return self.teams
+        if self.link is None:
+            return 2 if ranks % 2 == 0 else 1
         return _fastest_teams(self, size, ranks, codec)  # type: ignore[arg-type]
 
     def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:
@@ -172,22 +174,18 @@ class SparDL(Selecting):
         """The owners' common list of a block; sealed if there is a team to tell."""
         alone = team.size == 1
         if team.count == 1:
-            return ledger.take(k) if alone else ledger.emit(k, part=_FINAL)
+            return ledger.take(k) if alone else ledger.emit(k, turn=_FINAL)
+        turn = (team.size - 1).bit_length()  # those before were the reduce-scatter's
         if self._recursive(team.count):
-            agreed = agree_by_doubling(
-                ledger,
-                ledger.emit(k),
-                k,
-                peers=team.owners,
-                # The largest distance first, as the authors have it.
-                distances=[team.count >> s for s in range(1, team.count.bit_length())],
-            )
+            first = ledger.emit(k, turn)
+            partners = team.partners
+            agreed = agree_by_doubling(ledger, first, k, partners=partners, turn=turn)
         else:
             agreed = _agree_by_gathering(ledger, k, team, state)
         if alone:
             return agreed
         return ledger.seal(
-            agreed, holders=Holders(team.count, team.number), part=_FINAL
+            agreed, holders=Holders(team.count, team.number), turn=_FINAL
         )
 
     def _recursive(self, teams: int) -> bool:
@@ -209,27 +207,38 @@ def _agree_by_gathering(
     ledger: Ledger, k: int, team: Team, state: State
 ) -> SparseVector:
     """Everyone gets every team's list and adds them up, in order of team."""
-    ratio = Ratio(**state.saved) if state.saved else Ratio.start(k, team.count)
-    ratio = ratio.clamped(k, team.count)
+    ratio = _ratio_of(state, k, team.count)
+    turn = (team.size - 1).bit_length()
     gathered = bruck.gather(
         ledger.channel,
-        ledger.emit(ratio.h),
+        ledger.emit(ratio.h, turn),
         peers=team.owners,
-        expect=[ledger.slot(ratio.h)] * team.count,
+        expect=[ledger.slot(ratio.h, turn)] * team.count,
     )
     total = sum_of([each.vector for each in gathered])
-    state.saved.update(asdict(ratio.after(total.nnz, k, team.count)))
+    after = ratio.after(total.nnz, k, team.count)
+    state.saved.update(asdict(after), teams=team.count)
     kept, dropped = total.split(k)
     ledger.keep(dropped, Holders(team.count, team.number))
     return kept.filled(k)
 
 
+def _ratio_of(state: State, k: int, teams: int) -> Ratio:
+    """Where the controller stands; anew if other ranks were the owners of the block.
+
+    It is alike on the owners of one block. With another number of teams they are ranks
+    whose controllers have drifted apart.
+    """
+    saved = dict(state.saved)
+    if saved.pop("teams", None) != teams:
+        return Ratio.start(k, teams)
+    return Ratio(**saved).clamped(k, teams)
+
+
 @lru_cache(maxsize=256)
 def _fastest_teams(spardl: SparDL, size: int, ranks: int, codec: Codec | None) -> int:
-    """What `teams="auto"` stands for."""
-    link = spardl.link
-    if link is None:
-        return 2 if ranks % 2 == 0 else 1
+    """What `teams="auto"` stands for on a link."""
+    link = spardl.link or Link()
     if codec is None or codec.nbytes(1, 1) is None:
         codec = Split()  # a stand-in where packets have no fixed length
     only_powers = spardl.gather == "recursive"

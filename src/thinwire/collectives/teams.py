@@ -39,6 +39,16 @@ class Team:
         """The ranks that own the same block, in order of team."""
         return range(self.position, self.count * self.size, self.size)
 
+    @property
+    def partners(self) -> Sequence[int]:
+        """The owners to swap with, the farthest first; for a power of two of teams.
+
+        >>> Team.of(rank=1, ranks=8, count=4).partners
+        [5, 3]
+        """
+        distances = [self.count >> s for s in range(1, self.count.bit_length())]
+        return [self.owners[self.number ^ distance] for distance in distances]
+
 
 def bags(size: int) -> Iterator[tuple[int, range]]:
     """How far each message of a reduce-scatter goes, and which offsets it carries.
@@ -61,14 +71,14 @@ def reduce_scatter(
     A block is selected once by each rank, right before it leaves, from the sum of what
     the rank has and has received: its owner is left to select it.
     """
-    for distance, offsets in bags(team.size):
+    for turn, (distance, offsets) in enumerate(bags(team.size)):
         leaving = [(team.position + offset) % team.size for offset in offsets]
         arriving = [(team.position + i) % team.size for i in range(len(offsets))]
         received = ledgers[0].channel.exchange(
-            [ledgers[b].emit(budgets[b], part=b) for b in leaving],
+            [ledgers[b].emit(budgets[b], turn) for b in leaving],
             dst=team.members[(team.position + distance) % team.size],
             src=team.members[(team.position - distance) % team.size],
-            expect=[ledgers[b].slot(budgets[b], part=b) for b in arriving],
+            expect=[ledgers[b].slot(budgets[b], turn) for b in arriving],
         )
         for b, sealed in zip(arriving, received, strict=True):
             ledgers[b].receive(sealed.vector)

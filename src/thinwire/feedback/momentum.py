@@ -1,6 +1,6 @@
 """Momentum correction: momentum before selection, so that nothing waits without it.
 
-    u = momentum * u + g,  x = x + u;  then u = 0 wherever the total lists an entry
+    u = momentum * u + g,  x = x + u;  then u = 0 wherever the total is not
 
 An optimizer's momentum sees an entry only when it is delivered, and misses the steps in
 which it waited; here every step counts. Entries that were delivered start again from
@@ -70,5 +70,7 @@ class Momentum:
 
     def settle(self, total: SparseVector | Tensor, memory: Memory) -> None:
         if isinstance(total, SparseVector):
-            rest = torch.zeros_like(total.values)
-            kernels.scatter_(memory.saved["momentum"], total.indices, rest)
+            # An entry of zero fills a list up: nothing was delivered there.
+            delivered = total.indices[total.values != 0]
+            rest = torch.zeros(len(delivered), device=delivered.device)
+            kernels.scatter_(memory.saved["momentum"], delivered, rest)

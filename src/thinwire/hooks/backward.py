@@ -96,6 +96,8 @@ class Backward:
                     self._reduce(unit, self.plan)
         if not self.finite:
             self._spoil()
+        for unit, mean in self.means.items():
+            self.reducer.settle(mean, self.units.states[unit])
 
     def _reduce(self, unit: int, plan: Plan) -> None:
         if not self.finite:

@@ -12,7 +12,7 @@ _PHASES = {
     "accumulate": ("accumulate_",),
     "select": ("select", "split"),
     "encode": ("encode", "decode"),
-    "merge": ("merge_add", "add_at_", "subtract_at_", "gather"),
+    "merge": ("merge_add", "add_at_", "subtract_at_", "gather", "join"),
     "write": ("scatter_",),
 }
 

@@ -1,4 +1,4 @@
-"""A gradient in, its average out: a guard and four statements."""
+"""A gradient in, its average out: a guard and four statements, the last its user's."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +35,7 @@ class State:
     collective: CollectiveState
     step: int = 0
     room: Tensor | None = None
+    undo: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,9 @@ class Pipeline:
         `grad` is made of flat pieces that follow one another in the order of the
         layout. Returns the mean as it was delivered, or None where the step was not
         finite: nothing has then been accumulated (or, where only the mean overflows
-        half precision, nothing delivered). `scale` is the loss scale the gradient
-        carries. With `per_name`, names of the layout whose gradient is zero
+        half precision, nothing delivered). A mean that is applied is to be settled, one
+        that is not to be taken back. `scale` is the loss scale the gradient carries.
+        With `per_name`, names of the layout whose gradient is zero
         on every rank take no part and keep what they remember.
         """
         _check_pieces(grad, state.layout)
@@ -102,10 +104,10 @@ class Pipeline:
         with _hidden(state.memory, asleep, scale):
             marker = self.collective.marker(state.collective)
             x = self.feedback.accumulate(grad, state.memory, marker, scale=scale)
+            state.undo = dict(state.collective.saved)
             total = self.collective.all_reduce_(
                 x, channel, state.collective, lambda: _room(grad, state)
             )
-            self.feedback.settle(total, state.memory)
         state.step += 1
         mean = write_mean_(grad, total, group.size)
         if self.on_nonfinite != "unchecked" and _overflown(grad):
@@ -114,8 +116,14 @@ class Pipeline:
             return None
         return mean
 
+    def settle(self, mean: Total, state: State) -> None:
+        """Let the feedback take note of a delivery that every rank will apply."""
+        self.feedback.settle(mean, state.memory)
+
     def take_back_(self, mean: Total, state: State) -> None:
         """Undo a delivery that no rank will apply: every rank remembers the mean."""
+        state.collective.saved.clear()
+        state.collective.saved.update(state.undo)
         if isinstance(mean, SparseVector):
             kernels.add_at_(state.memory.x, mean.indices, mean.values)
         else:

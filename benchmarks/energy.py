@@ -1,0 +1,233 @@
+"""How much of a gradient one step delivers, next to the exact top k of the mean.
+
+    python benchmarks/energy.py --ranks 4,8,16 --seeds 3 --markdown
+
+x is a rank's residual and gradient before a reduction, m the mean of x over ranks, d
+the delivered mean. Three measures, each relative to that of the exact top k of m:
+
+- removed: |m|^2 - |m - d|^2, the part of the error that the step takes away;
+- delivered: |d|^2, where values that came from some of the ranks only count as such;
+- support: |m at the indices of d|^2, how well the indices were chosen.
+
+A cell has the first step, where x is the gradient, and the mean of the later ones, with
+error feedback. topk lists up to k P entries, the others k: it is in a class of its own.
+
+Data: Laplace values, scaled per 64 k elements by lognormal(0, 1), half of the variance
+common to all ranks, fresh in every step; and gradients of the demo's model, recorded
+while it trains. Verified in every step: what was delivered and what is owed add up.
+"""
+
+import sys
+
+# Behind the standard library, which has a `select` of its own.
+sys.path.append(sys.path.pop(0))
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from statistics import fmean
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from machine import machine
+from thinwire.codecs import Split
+from thinwire.collectives import AllGather, Collective, GTopK, SparDL, spardl
+from thinwire.groups import SimulatedGroup, simulate
+from thinwire.layout import Layout
+from thinwire.reducers import Pipeline
+from thinwire.sparse import SparseVector, keep_count
+from thinwire.train.loop import Recipe, train_step
+from thinwire.train.model import CharacterModel, loss_of
+from thinwire.train.text import Corpus, standard_library, windows
+
+DENSITY = 0.01
+STEPS = 6
+SIZE = 1_000_000
+PERIOD = 1 << 16
+SHARED = 0.5
+TRAINED = 100  # steps that the model has made before its gradients are recorded
+
+INTERLEAVED = SparDL(DENSITY)
+METHODS: dict[str, tuple[Collective, int | None]] = {
+    "topk": (AllGather(DENSITY), None),
+    "gtopk": (GTopK(DENSITY), None),
+    "spardl contiguous": (SparDL(DENSITY, partition="contiguous"), None),
+    "spardl interleaved": (INTERLEAVED, None),
+} | {
+    f"  chunks of {chunk}": (INTERLEAVED, chunk)
+    for chunk in (64, 256, 1024, 4096, 16384)
+}
+
+HEADS = ("", "", "removed", "first, seeds", "delivered", "support", "entries / k")
+WIDTHS = (8, 22, 14, 14, 14, 14, 14)
+
+Gradients = list[list[Tensor]]
+"""Of every step, of every rank."""
+
+
+@dataclass(frozen=True)
+class Energy:
+    """What one step captured, and how many times k entries it listed."""
+
+    removed: float
+    delivered: float
+    support: float
+    listed: float
+
+
+def laplace(size: int, generator: torch.Generator) -> Tensor:
+    sign = torch.rand(size, generator=generator).sub_(0.5).sign_()
+    return torch.empty(size).exponential_(generator=generator).mul_(sign)
+
+
+def synthetic(ranks: int, seed: int) -> Gradients:
+    generator = torch.Generator().manual_seed(seed)
+    scales = torch.randn(-(-SIZE // PERIOD), generator=generator).exp_()
+    scale = scales.repeat_interleave(PERIOD)[:SIZE]
+    steps = []
+    for _ in range(STEPS):
+        common = laplace(SIZE, generator).mul_(SHARED**0.5)
+        own = [laplace(SIZE, generator) for _ in range(ranks)]
+        steps.append([common.add(x, alpha=(1 - SHARED) ** 0.5) * scale for x in own])
+    return steps
+
+
+def recorded(ranks: int, seed: int) -> Gradients:
+    """The demo's model, trained on the mean of all ranks' gradients."""
+    recipe = Recipe(seed=seed)
+    corpus = Corpus.of(standard_library())
+    torch.manual_seed(seed)
+    model = CharacterModel(recipe.shape)
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters, recipe.learning_rate, recipe.momentum)
+    seeds = iter(range(seed << 32, (seed + 1) << 32))
+
+    def batch(count: int) -> Tensor:
+        length = recipe.shape.context + 1
+        return windows(corpus.train, count, length, seed=next(seeds))
+
+    for _ in range(TRAINED):
+        train_step(model, optimizer, batch(4 * recipe.batch))
+    steps = []
+    for _ in range(STEPS):
+        batches = [batch(recipe.batch) for _ in range(ranks)]
+        losses = (loss_of(model, each) for each in batches)
+        found = [torch.autograd.grad(loss, parameters) for loss in losses]
+        steps.append([torch.cat([g.view(-1) for g in each]) for each in found])
+        train_step(model, optimizer, torch.cat(batches))
+    return steps
+
+
+@contextmanager
+def chunks_of(length: int | None) -> Iterator[None]:
+    """Blocks of chunks this long, however few; as the library has them if None."""
+    kept = spardl.CHUNK, spardl.FEW
+    if length is not None:
+        spardl.CHUNK, spardl.FEW = length, 1
+    spardl._blocks.cache_clear()  # noqa: SLF001 - what other chunks were cut into
+    try:
+        yield
+    finally:
+        spardl.CHUNK, spardl.FEW = kept
+        spardl._blocks.cache_clear()  # noqa: SLF001
+
+
+def measure(collective: Collective, gradients: Gradients) -> list[Energy]:
+    """Each step of a method, with error feedback."""
+    pipeline = Pipeline(collective, Split())
+    ranks, size = len(gradients[0]), len(gradients[0][0])
+    before = torch.zeros(STEPS, size)
+    after = torch.zeros(STEPS, size)
+
+    # Only one rank runs at any moment, so that all may add to the same sums.
+    def reduce(group: SimulatedGroup) -> list[SparseVector]:
+        state = pipeline.init(Layout.flat(size))
+        means = []
+        for step, grads in enumerate(gradients):
+            grad = grads[group.rank].clone()
+            before[step] += state.memory.x + grad
+            means.append(pipeline.reduce_([grad], group, state))
+            after[step] += state.memory.x
+        return means
+
+    means = simulate(ranks, reduce)[0]
+    for mean, owned, owed in zip(means, before, after, strict=True):
+        gap = (mean.to_dense() * ranks + owed - owned).norm() / owned.norm()
+        assert gap < 1e-5, f"{collective} lost {gap:.1e} of the gradient"
+    return [energy(d, m / ranks) for d, m in zip(means, before, strict=True)]
+
+
+def energy(delivered: SparseVector, mean: Tensor) -> Energy:
+    k = keep_count(mean.numel(), DENSITY)
+    squares = mean.double().square_()
+    best = squares.topk(k).values.sum()
+    there = mean[delivered.indices.long()].double()
+    values = delivered.values.double()
+    removed = (2 * there - values) * values
+    sums = (part.sum() / best for part in (removed, values**2, there**2))
+    return Energy(*(share.item() for share in sums), delivered.nnz / k)
+
+
+def row(name: str, ranks: int, runs: Sequence[Gradients]) -> list[str]:
+    collective, chunk = METHODS[name]
+    with chunks_of(chunk):
+        found = [
+            measure(collective, [grads[:ranks] for grads in steps]) for steps in runs
+        ]
+    removed = [steps[0].removed for steps in found]
+    return [
+        f"P = {ranks}",
+        name,
+        pair([[e.removed for e in steps] for steps in found]),
+        f"{min(removed):.2f} to {max(removed):.2f}",
+        pair([[e.delivered for e in steps] for steps in found]),
+        pair([[e.support for e in steps] for steps in found]),
+        pair([[e.listed for e in steps] for steps in found]),
+    ]
+
+
+def pair(runs: Sequence[Sequence[float]]) -> str:
+    first = fmean(steps[0] for steps in runs)
+    later = fmean(fmean(steps[1:]) for steps in runs)
+    return f"{first:.2f} / {later:.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--ranks", default="4,8,16")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--markdown", action="store_true")
+    options = parser.parse_args()
+    ranks = [int(count) for count in options.ranks.split(",")]
+    torch.set_num_threads(1)
+    start = perf_counter()
+    print(f"{machine()}; one core")
+    print(f"density {DENSITY:g}; first step / mean of steps 2 to {STEPS}; ", end="")
+    print(f"means of {options.seeds} seeds")
+    titles = {synthetic: f"Laplace, {SIZE:,} elements", recorded: "the demo's model"}
+    for data, title in titles.items():
+        print(f"\n{title}\n")
+        runs = [data(max(ranks), seed) for seed in range(options.seeds)]
+        show(HEADS, markdown=options.markdown, head=True)
+        for count, name in product(ranks, METHODS):
+            show(row(name, count, runs), markdown=options.markdown, head=False)
+    print("\nverified: what each step delivered and still owes is what there was")
+    print(f"took {perf_counter() - start:.0f} s")
+
+
+def show(cells: Sequence[str], *, markdown: bool, head: bool) -> None:
+    if markdown:
+        print(f"| {' | '.join(cell.strip() for cell in cells)} |", flush=True)
+        if head:
+            print(f"|{' --- |' * len(cells)}")
+        return
+    columns = zip(cells, WIDTHS, strict=True)
+    print("".join(f"{cell:{width}}" for cell, width in columns), flush=True)
+
+
+if __name__ == "__main__":
+    main()
