@@ -10,6 +10,9 @@ unhurried = settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
 )
 
+# For what is tried with every codec there is.
+brief = settings(unhurried, max_examples=15)
+
 SIZES = st.sampled_from([0, 1, 2, 7, 64, 65, 1000])
 WHOLE = st.integers(-(2**18), 2**18).map(float)
 ANY = st.floats(width=32)

@@ -146,7 +146,7 @@ def _header(body: Tensor) -> tuple[int, ...]:
 def _checksum(header: bytes, body: Tensor) -> int:
     """Over a header whose checksum is zero, and what follows it."""
     digest = xxhash.xxh3_64(header)
-    digest.update(memoryview(body[HEADER.size :].numpy()))
+    digest.update(body[HEADER.size :].numpy().data)
     return digest.intdigest() & 0xFFFFFFFF
 
 
