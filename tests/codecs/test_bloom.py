@@ -184,10 +184,9 @@ def test_fast_kernels_return_the_same_bits(support, fpr, key):
     for k in {nnz, len(positives) // 2, len(positives)}:
         sample = cpu.bloom_sample(positives, k, key)
         assert torch.equal(sample, reference.bloom_sample(positives, k, key))
-    if nnz:
-        resolved = cpu.bloom_resolve(positives, nnz, key, **shape)
-        wanted = reference.bloom_resolve(positives, nnz, key, **shape)
-        assert torch.equal(resolved, wanted)
+    resolved = cpu.bloom_resolve(positives, nnz, key, **shape)
+    wanted = reference.bloom_resolve(positives, nnz, key, **shape)
+    assert torch.equal(resolved, wanted)
 
 
 def test_fast_kernels_return_the_same_bits_of_a_larger_list():
@@ -351,3 +350,13 @@ def test_vectors_beyond_32_bits_are_refused():
         Bloom().encode(torch.tensor([0]), 2**32 + 1, key=0)
     with pytest.raises(ConfigError, match=r"takes \d+ bits.*larger fpr"):
         Bloom().nbytes(2**32, 2**30)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_more_entries_than_a_filter_can_hold_are_refused(policy):
+    codec = Split(Bloom(policy), checksum=False)
+    packet = Packet.build((codec.index.tag, 1), 2**31, 2**30, (octets(b""),) * 2)
+    with pytest.raises(WireError, match="more than a hash can tell apart"):
+        codec.decode(packet, 2**31)
+    with pytest.raises(WireError, match="more than a hash can tell apart"):
+        codec.index.decode(octets(b""), 2**31, 2**30, key=0)

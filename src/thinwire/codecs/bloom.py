@@ -77,9 +77,9 @@ class Bloom:
         return kernels.encode_bloom(indices, shape.bits, shape.hashes)
 
     def decode(self, section: Tensor, size: int, nnz: int, *, key: int) -> Tensor:
-        bits, hashes, most = self._shape(size, nnz)
         first = self.policy in ("leftmost", "naive")
         with checked("a Bloom filter"):
+            bits, hashes, most = self._shape(size, nnz)
             positives = kernels.bloom_positives(
                 section, size, nnz if first else most + 1, bits=bits, hashes=hashes
             )

@@ -53,10 +53,10 @@ def bloom_resolve(
     half, times the size of the set, divided by 2**32.
     """
     sets: dict[int, list[int]] = {}
-    places = [murmur3(positives.long(), seed) % bits for seed in range(hashes)]
-    for index, bits_of in zip(
-        positives.tolist(), torch.stack(places, 1).tolist(), strict=True
-    ):
+    places = [
+        (murmur3(positives.long(), seed) % bits).tolist() for seed in range(hashes)
+    ]
+    for index, *bits_of in zip(positives.tolist(), *places, strict=True):
         for bit in sorted(set(bits_of)):
             sets.setdefault(bit, []).append(index)
     order = sorted(sets, key=lambda bit: (len(sets[bit]), bit))
