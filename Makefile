@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-gpu lint check laws bench format build clean
+.PHONY: demo test test-gpu lint check laws fuzz bench format build clean
 
 demo: $(READY)
 	$(BIN)/thinwire demo
@@ -30,6 +30,11 @@ check: lint test
 laws: $(READY)
 	$(BIN)/pytest -q tests/laws -m "not gpu" -n 2 --dist worksteal
 
+# For how long, as in `make fuzz SECONDS=1200`; what it learns is kept in .fuzz.
+SECONDS ?= 60
+fuzz: $(VENV)/.ready-to-fuzz
+	$(BIN)/python fuzz/decoders.py --seconds $(SECONDS)
+
 bench: $(READY)
 	$(BIN)/python benchmarks/select.py
 	$(BIN)/python benchmarks/hook.py
@@ -49,3 +54,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	touch $(READY)
+
+$(VENV)/.ready-to-fuzz: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	touch $@

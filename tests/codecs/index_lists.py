@@ -1,17 +1,15 @@
 """Lists that index codecs are tried on, and both backends to try them with."""
 
 from collections.abc import Callable
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from math import lgamma, log
 
-import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
 from thinwire import kernels
 from thinwire.errors import WireError
-from thinwire.kernels import reference
 from thinwire.sparse import index_dtype
 
 SIZES = st.sampled_from([0, 1, 2, 7, 8, 63, 64, 65, 1000, 5003])
@@ -75,18 +73,10 @@ def bound(size: int, nnz: int) -> float:
     return ways / log(2) / nnz
 
 
-@contextmanager
-def slow():
-    """Every kernel by its reference."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "_backend", lambda _: reference)
-        yield
-
-
 def both(call: Callable[[], Tensor]) -> list[Tensor | str]:
     """What the fast kernels and the reference answer; a refusal is "refused"."""
     answers = []
-    for backend in (nullcontext(), slow()):
+    for backend in (nullcontext(), kernels.by_reference()):
         with backend:
             try:
                 answers.append(call())

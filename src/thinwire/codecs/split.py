@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.codecs.codec import IndexCodec, ValueCodec, Values
+from thinwire.codecs.codec import IndexCodec, ValueCodec, Values, checked
 from thinwire.codecs.float32 import Float32
 from thinwire.codecs.int32 import Int32
 from thinwire.codecs.order import decode_map, descending, encode_map, map_nbytes
@@ -121,7 +121,8 @@ class Split:
             raise WireError(f"a packet lists {packet.nnz} entries, not {nnz}")
         if self.checksum and not packet.summed and packet.body.device.type == "cpu":
             raise WireError("a packet without the checksum that was agreed")
-        nbytes = self.nbytes(size, packet.nnz)
+        with checked("a packet"):  # of more entries, perhaps, than a codec takes
+            nbytes = self.nbytes(size, packet.nnz)
         if nbytes is not None and nbytes != packet.body.numel():
             raise WireError(
                 f"a packet of {packet.body.numel()} bytes where {packet.nnz} entries "
@@ -129,9 +130,7 @@ class Split:
             )
 
 
-def _true_values(
-    vector: SparseVector, told: Tensor, source: Values | None
-) -> Tensor:
+def _true_values(vector: SparseVector, told: Tensor, source: Values | None) -> Tensor:
     """What belongs at the indices a receiver will see: listed, or the source's."""
     values = torch.zeros(len(told)) if source is None else source(told)
     if vector.nnz == 0:

@@ -28,6 +28,7 @@ __all__ = [
     "bloom_positives",
     "bloom_resolve",
     "bloom_sample",
+    "by_reference",
     "contiguous_blocks",
     "decode_bitmap",
     "decode_dexp",
@@ -71,6 +72,7 @@ Sparse = tuple[Tensor, Tensor]
 Stopwatch = dict[str, float]
 
 _stopwatch: ContextVar[Stopwatch | None] = ContextVar("stopwatch", default=None)
+_by_reference: ContextVar[bool] = ContextVar("by_reference", default=False)
 
 
 @contextmanager
@@ -81,6 +83,22 @@ def watched(stopwatch: Stopwatch) -> Iterator[None]:
         yield
     finally:
         _stopwatch.reset(token)
+
+
+@contextmanager
+def by_reference() -> Iterator[None]:
+    """Run each primitive this thread enters by its reference: to compare, or to fuzz.
+
+    >>> import torch
+    >>> with by_reference():
+    ...     select(torch.tensor([1.0, -2.0, 2.0, 0.0]), 2)[0].tolist()
+    [1, 2]
+    """
+    token = _by_reference.set(True)
+    try:
+        yield
+    finally:
+        _by_reference.reset(token)
 
 
 def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:
@@ -522,17 +540,19 @@ def decode_dexp(section: Tensor, nnz: int) -> Tensor:
         return _processor().decode_dexp(section.cpu(), nnz).to(section.device)  # type: ignore[no-any-return]
 
 
+def _backend(tensor: Tensor) -> ModuleType:
+    return _processor() if tensor.device.type == "cpu" else _reference()
+
+
 def _processor() -> ModuleType:
+    if _by_reference.get():
+        return _reference()
     from thinwire.kernels import cpu
 
     return cpu
 
 
-def _backend(tensor: Tensor) -> ModuleType:
-    if tensor.device.type == "cpu":
-        from thinwire.kernels import cpu
-
-        return cpu
+def _reference() -> ModuleType:
     from thinwire.kernels import reference
 
     return reference

@@ -1,0 +1,106 @@
+"""Fuzz the decoders: look for bytes that do more than be refused or be a list.
+
+    make fuzz SECONDS=1200
+
+A coverage-guided fuzzer (atheris) drives the reference decoders from the golden packets
+on. What it found worth keeping is then decoded by the fast ones too, which must agree.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+
+from verdicts import both, reaching
+
+HERE = Path(__file__).parent
+GOLDEN = HERE.parent / "tests" / "golden"
+LONGEST = 4096
+SLOWEST = 20
+
+
+def main() -> None:
+    """Fuzz, replay, report; the exit status is 1 if anything was found."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--folder", type=Path, default=Path(".fuzz"))
+    options = parser.parse_args()
+    corpus = options.folder / "corpus"
+    seeds = options.folder / "seeds"
+    corpus.mkdir(parents=True, exist_ok=True)
+    _copy_golden(seeds)
+    crashed = fuzz(options.folder, options.seconds)
+    disagreements = list(replay([*corpus.iterdir(), *seeds.iterdir()]))
+    print(f"{len(disagreements)} disagreements between reference and fast decoders")
+    for path, said in disagreements:
+        print(f"  {path}: {said}")
+    sys.exit(1 if crashed or disagreements else 0)
+
+
+def fuzz(folder: Path, seconds: int) -> bool:
+    """Run the fuzzer's process; whether it found anything."""
+    log = folder / "log"
+    given = {
+        "max_total_time": seconds,
+        "max_len": LONGEST,
+        "timeout": SLOWEST,
+        "artifact_prefix": f"{folder}/",
+        "print_final_stats": 1,
+        "use_value_profile": 1,
+    }
+    command = [sys.executable, str(HERE / "target.py")]
+    command += [f"-{name}={value}" for name, value in given.items()]
+    command += [str(folder / "corpus"), str(folder / "seeds")]
+    with log.open("w") as output:
+        ended = subprocess.run(command, check=False, stdout=output, stderr=output)
+    said = log.read_text(errors="replace")
+    count, rate, slowest = (
+        _figure(said, name)
+        for name in (
+            "number_of_executed_units",
+            "average_exec_per_sec",
+            "slowest_unit_time_sec",
+        )
+    )
+    size = sum(1 for _ in (folder / "corpus").iterdir())
+    print(f"{count} executions, {rate} a second, the slowest {slowest} s")
+    print(f"{size} inputs in the corpus, {folder}/corpus; all was logged in {log}")
+    if ended.returncode:
+        print(f"FOUND: {command[1]} ended with {ended.returncode}\n{said[-3000:]}")
+    return ended.returncode != 0
+
+
+def replay(paths: list[Path]) -> Iterator[tuple[Path, str]]:
+    """Those inputs that reference and fast decoders do not agree on."""
+    start, lists = perf_counter(), 0
+    for path in paths:
+        try:
+            fast, plain = both(reaching(path.read_bytes()))
+        except Exception as error:  # whatever it is, it was found
+            yield path, repr(error)
+            continue
+        lists += plain is not None
+        if fast != plain:
+            verdicts = ("a list" if v else "refused" for v in (fast, plain))
+            yield path, "fast: {}, reference: {}".format(*verdicts)
+    seconds = perf_counter() - start
+    print(f"{len(paths)} inputs replayed in {seconds:.0f} s; {lists} of them are lists")
+
+
+def _copy_golden(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for path in GOLDEN.rglob("*.bin"):
+        name = "-".join(path.relative_to(GOLDEN).parts)
+        (folder / name).write_bytes(path.read_bytes())
+
+
+def _figure(log: str, name: str) -> str:
+    found = re.search(rf"stat::{name}:\s*(\d+)", log)
+    return found[1] if found else "an unknown number of"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""The fuzzer's process: any bytes to the reference decoders, guided by their coverage.
+
+Takes libFuzzer's options; `fuzz/decoders.py` starts it.
+"""
+
+import resource
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["thinwire"]):
+    import torch
+
+    from thinwire import kernels
+    from thinwire.errors import WireError
+    from thinwire.kernels import reference  # noqa: F401 - to be instrumented
+    from thinwire.wire import Packet
+    from verdicts import reaching, tensor_of, verdict
+
+# So much more than at the start, no packet of a few kilobytes may take.
+_MOST_MEMORY = 2**30
+
+
+def decode(data: bytes) -> None:
+    """A packet's header as it is, and its sections whatever the header."""
+    with suppress(WireError):
+        Packet.parse(tensor_of(data))
+    verdict(reaching(data))
+
+
+def main() -> None:
+    """Fuzz until libFuzzer is told to stop, which ends the process."""
+    torch.set_num_threads(1)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + _MOST_MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    atheris.Setup(sys.argv, decode)
+    with kernels.by_reference():
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Every codec against damaged and invented sections, with nothing summed.
+
+A refusal or a valid list, and the same from both backends.
+"""
+
+from itertools import cycle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategies import ANY, WHOLE, unhurried, vectors
+from thinwire.catalog import INDEX_CODECS, VALUE_CODECS, codec
+from thinwire.codecs import Split
+from thinwire.errors import WireError
+from thinwire.wire import HEADER, Packet
+from verdicts import both, reaching, tensor_of
+
+# Every index codec and every value codec, and those that have to do with each other.
+PAIRS = [f"{i}+{v}" for i, v in zip(cycle(INDEX_CODECS), VALUE_CODECS, strict=False)]
+PAIRS += ["int32+fit-poly", "int32+fit-dexp", "bloom-p0+fit-poly", "rice+log4"]
+
+brisk = settings(unhurried, max_examples=20)
+OCTET = st.integers(0, 255)
+NUMBERS = st.one_of(st.integers(0, 70), st.sampled_from([2**31 - 1, 2**31, 2**32 - 1]))
+
+
+@st.composite
+def damaged(draw, body):
+    """Some bytes of a packet overwritten, cut out, doubled or invented."""
+    data = bytearray(body)
+    for kind in draw(st.lists(st.sampled_from("oocdi"), min_size=1, max_size=4)):
+        at = draw(st.integers(0, len(data)))
+        if kind == "o":
+            data[at : at + 1] = bytes([draw(OCTET)])
+        elif kind == "c":
+            del data[at : at + draw(st.integers(1, 16))]
+        elif kind == "d":
+            data[at:at] = data[at : at + 8 * draw(st.integers(1, 4))]
+        else:
+            data[at:at] = draw(st.binary(max_size=24))
+    return bytes(data)
+
+
+def check(packet):
+    fast, plain = both(packet)
+    assert fast == plain
+
+
+def test_every_codec_is_among_them():
+    for names, place in ((INDEX_CODECS, 0), (VALUE_CODECS, 1)):
+        assert {pair.split("+")[place] for pair in PAIRS} == set(names)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@brisk
+@given(vectors(values=st.one_of(WHOLE, ANY)), st.data())
+def test_a_damaged_packet_is_refused_or_a_list(name, vector, data):
+    whole = codec(name)
+    body = Split(whole.index, whole.value, checksum=False).encode(vector).body
+    check(reaching(data.draw(damaged(bytes(body.tolist())))))
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@brisk
+@given(NUMBERS, NUMBERS, st.binary(max_size=64), st.binary(max_size=64))
+def test_invented_sections_are_refused_or_a_list(name, size, nnz, index, value):
+    whole = codec(name)
+    tags = whole.index.tag, whole.value.tag
+    sections = tensor_of(index), tensor_of(value)
+    packet = Packet.build(tags, size, nnz, sections)
+    check(reaching(bytes(packet.body.tolist())))
+
+
+@unhurried
+@given(vectors(), st.data())
+def test_any_bytes_are_a_packet_or_refused(vector, data):
+    body = data.draw(damaged(bytes(Split().encode(vector).body.tolist())))
+    try:
+        packet = Packet.parse(tensor_of(body))
+    except WireError:
+        return
+    assert packet.nnz <= packet.size
+    assert HEADER.size + sum(map(len, packet.sections)) == len(body)
+    assert torch.equal(packet.body, tensor_of(body))
