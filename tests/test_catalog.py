@@ -3,12 +3,25 @@
 import pytest
 
 from thinwire import catalog
-from thinwire.codecs import Split
+from thinwire.codecs import (
+    QSGD,
+    AtLeast,
+    BFloat16,
+    Bloom,
+    EliasFano,
+    FitPoly,
+    Int8,
+    Rice,
+    Split,
+)
 from thinwire.collectives import BF16, AllGather, BySize, Dense, Warmup
 from thinwire.errors import ConfigError
 from thinwire.feedback import Forget, Residual
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
+
+DEFAULT = Split(EliasFano(), BFloat16())
+RICE_INT8 = Split(Rice(), Int8())
 
 
 @pytest.mark.parametrize("name", catalog.METHODS)
@@ -23,14 +36,43 @@ def test_every_method_builds(name, feedback):
     assert catalog.METHODS[name].summary
 
 
-@pytest.mark.parametrize("codec", catalog.CODECS)
+@pytest.mark.parametrize("index", catalog.INDEX_CODECS)
+@pytest.mark.parametrize("value", catalog.VALUE_CODECS)
+def test_every_pair_of_codecs_has_a_name(index, value):
+    codec = catalog.codec(f"{index}+{value}")
+    known = catalog.INDEX_CODECS[index], catalog.VALUE_CODECS[value]
+    assert codec == Split(*known)
+    assert catalog.codec_name(codec) == f"{index}+{value}"
+
+
+def test_tags_tell_codecs_apart():
+    for known in (catalog.INDEX_CODECS, catalog.VALUE_CODECS):
+        assert len({codec.tag for codec in known.values()}) == len(known)
+
+
 @pytest.mark.parametrize("name", catalog.METHODS)
-def test_every_codec_builds_where_lists_travel(codec, name):
+def test_codecs_are_for_methods_that_send_lists(name):
     if catalog.reducer(name).collective.coded:
-        assert catalog.reducer(name, codec=codec).codec is catalog.CODECS[codec]
+        assert catalog.reducer(name, codec="rice+int8").codec == RICE_INT8
+        assert catalog.reducer(name, codec=RICE_INT8).codec is RICE_INT8
     else:
         with pytest.raises(ConfigError, match="leave the codec out"):
-            catalog.reducer(name, codec=codec)
+            catalog.reducer(name, codec="rice+int8")
+
+
+def test_deepreduce_by_its_published_combinations():
+    assert catalog.reducer("deepreduce").codec == AtLeast(
+        1001, Split(Bloom("p2"), QSGD())
+    )
+    chosen = {"index": "bloom-p0", "value": "fit-poly", "fpr": 0.01}
+    assert catalog.reducer("deepreduce", **chosen).codec == AtLeast(
+        1001, Split(Bloom("p0", 0.01), FitPoly())
+    )
+    assert catalog.codec_name(catalog.deepreduce()) == "bloom-p2+qsgd"
+    with pytest.raises(ConfigError, match="'rice' is not a Bloom filter"):
+        catalog.reducer("deepreduce", index="rice", fpr=0.1)
+    with pytest.raises(ConfigError, match="unknown value codec 'qsdg'.*'qsgd'"):
+        catalog.reducer("deepreduce", value="qsdg")
 
 
 @pytest.mark.parametrize(
@@ -38,10 +80,10 @@ def test_every_codec_builds_where_lists_travel(codec, name):
     [
         (catalog.reducer("dense"), Pipeline(Dense())),
         (catalog.reducer("bf16"), Pipeline(BF16())),
-        (catalog.reducer("topk"), Pipeline(AllGather(0.01), Split())),
+        (catalog.reducer("topk"), Pipeline(AllGather(0.01), DEFAULT)),
         (
             catalog.reducer("topk", feedback="none", seed=3, on_nonfinite="zero"),
-            Pipeline(AllGather(0.01), Split(), Forget(), "zero", 3),
+            Pipeline(AllGather(0.01), DEFAULT, Forget(), "zero", 3),
         ),
         (
             catalog.reducer("topk", codec=Split(), feedback=Residual()),
@@ -49,24 +91,24 @@ def test_every_codec_builds_where_lists_travel(codec, name):
         ),
         (
             catalog.reducer("topk", warmup=7),
-            Pipeline(Warmup(AllGather(0.01), 7, 0), Split()),
+            Pipeline(Warmup(AllGather(0.01), 7, 0), DEFAULT),
         ),
         (
             catalog.reducer("topk", warmup=(7, 9)),
-            Pipeline(Warmup(AllGather(0.01), 7, 9), Split()),
+            Pipeline(Warmup(AllGather(0.01), 7, 9), DEFAULT),
         ),
         (
             catalog.reducer("topk", warmup=(0, 9)),
-            Pipeline(Warmup(AllGather(0.01), 0, 9), Split()),
+            Pipeline(Warmup(AllGather(0.01), 0, 9), DEFAULT),
         ),
         (catalog.reducer("topk", warmup=(0, 0)), catalog.reducer("topk")),
         (
             catalog.reducer("topk", min_size=50),
-            Pipeline(BySize(50, AllGather(0.01)), Split()),
+            Pipeline(BySize(50, AllGather(0.01)), DEFAULT),
         ),
         (
             catalog.reducer("topk", min_size=50, warmup=7),
-            Pipeline(Warmup(BySize(50, AllGather(0.01)), 7), Split()),
+            Pipeline(Warmup(BySize(50, AllGather(0.01)), 7), DEFAULT),
         ),
         (catalog.reducer("bf16", min_size=50), Pipeline(BySize(50, BF16()))),
     ],
@@ -85,7 +127,7 @@ def test_options_become_stages(made, expected):
         ("topk", {"densty": 1}, "option 'densty' of 'topk': did you mean 'density'"),
         ("topk", {"warm_up": 5}, "did you mean 'warmup'"),
         ("bf16", {"teams": 5}, "unknown option 'teams' of 'bf16'"),
-        ("topk", {"codec": "rwa"}, "unknown codec 'rwa': did you mean 'raw'"),
+        ("topk", {"codec": "rwa"}, "unknown codec 'rwa': write an index codec"),
         ("topk", {"feedback": "residuals"}, "feedback 'residuals'.*'residual'"),
         ("topk", {"on_nonfinite": "nope"}, "on_nonfinite is 'nope'"),
         ("topk", {"density": 0}, "density is 0"),

@@ -3,6 +3,7 @@
 import struct
 
 import pytest
+import xxhash
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,7 +62,8 @@ def test_the_header_byte_by_byte():
         (0, "2s", b"WT", "begins with b'WT'"),
         (2, "B", 0, "format 0"),
         (2, "B", 2, "format 2.*same release"),
-        (3, "B", 1, "reserves"),
+        (3, "B", 1, "checksum"),
+        (3, "B", 2, "reserves"),
         (6, "H", 0x100, "reserves"),
         (28, "I", 1, "reserves"),
         (24, "I", 7, "says 56 bytes and has 64"),
@@ -119,3 +121,26 @@ def test_what_does_not_fit_a_packet_is_refused(nnz, nbytes):
 def test_a_header_is_four_words():
     assert HEADER.size == 32
     assert [padded(n) for n in (0, 1, 7, 8, 9)] == [0, 8, 8, 8, 16]
+
+
+@unhurried
+@given(st.binary(max_size=40), st.data())
+def test_a_checksum_notices_any_change(content, data):
+    sections = section(content), section(b"v" * 12)
+    body = Packet.build((1, 2), 100, 3, sections, checksum=True).body
+    assert Packet.parse(body).summed
+    body[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(WireError):
+        Packet.parse(body)
+
+
+def test_the_checksum_is_xxh3_of_the_packet_without_it():
+    body = bytes(
+        Packet.build(
+            (1, 2), 10, 3, (section(b"i"), section(b"v")), checksum=True
+        ).body.tolist()
+    )
+    blank = body[:28] + bytes(4) + body[32:]
+    assert body[28:32] == (xxhash.xxh3_64_intdigest(blank) & 0xFFFFFFFF).to_bytes(
+        4, "little"
+    )

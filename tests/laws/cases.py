@@ -123,6 +123,8 @@ def ranks_for(name: str, ranks: Iterable[int] = RANKS) -> list[int]:
 
 def usual_ranks(case: Case, data: str) -> list[int]:
     """The numbers of ranks of the quick run; the rest is for the full product."""
+    if case.codec not in (None, "raw", DEFAULT_CODEC):
+        return ranks_for(case.collective, (2, 4))
     plain = data == "integers" and case.codec in (None, "raw")
     return ranks_for(case.collective, RANKS if plain else FEW_RANKS)
 

@@ -13,7 +13,6 @@ from cases import (
 )
 
 from thinwire.catalog import DEFAULT_CODEC
-
 from thinwire.collectives import Warmup
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError
@@ -26,8 +25,10 @@ from thinwire.groups import simulate
         case
         for case in ALL_CASES
         if case.codec in (None, "raw", DEFAULT_CODEC)
-        or (case.size == 1000 and CODECS[case.codec].nbytes(1000, 10) is not None)
-        and case.collective in EVERY_CODEC
+        or (
+            (case.size == 1000 and CODECS[case.codec].nbytes(1000, 10) is not None)
+            and case.collective in EVERY_CODEC
+        )
     ],
     ids=str,
 )
