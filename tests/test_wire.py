@@ -3,8 +3,8 @@
 import struct
 
 import pytest
-import xxhash
 import torch
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 

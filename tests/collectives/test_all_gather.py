@@ -24,7 +24,9 @@ def test_lists_that_overlap_are_added_in_order_of_rank():
 
 def test_what_a_codec_rounds_off_stays():
     close = 1.0 + 2.0**-9
-    result = reduce(AllGather(0.5), [[close, 0.5], [0.25, 2.0]], codec=CODECS["int32+bfloat16"])
+    result = reduce(
+        AllGather(0.5), [[close, 0.5], [0.25, 2.0]], codec=CODECS["int32+bfloat16"]
+    )
     assert result.total == {0: 1.0, 1: 2.0}
     assert result.after == [[2.0**-9, 0.5], [0.25, 0.0]]
 
