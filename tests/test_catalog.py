@@ -71,7 +71,7 @@ def test_deepreduce_by_its_published_combinations():
     assert catalog.codec_name(catalog.deepreduce()) == "bloom-p2+qsgd"
     with pytest.raises(ConfigError, match="'rice' is not a Bloom filter"):
         catalog.reducer("deepreduce", index="rice", fpr=0.1)
-    with pytest.raises(ConfigError, match="unknown value codec 'qsdg'.*'qsgd'"):
+    with pytest.raises(ConfigError, match=r"unknown value codec 'qsdg'.*'qsgd'"):
         catalog.reducer("deepreduce", value="qsdg")
 
 

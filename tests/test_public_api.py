@@ -1,4 +1,5 @@
 """What `import re
+import re
 import thinwire` gives, and what it must not do."""
 
 import ast
