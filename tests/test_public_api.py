@@ -1,5 +1,6 @@
 """What `import re
 import re
+import re
 import thinwire` gives, and what it must not do."""
 
 import ast
