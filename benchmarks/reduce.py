@@ -31,8 +31,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from machine import machine
-from thinwire import kernels
-from thinwire.catalog import CODECS, DEFAULT_CODEC
+from thinwire import catalog, kernels
 from thinwire.codecs import Timed
 from thinwire.collectives import AllGather, Collective, Dense, GTopK, SparDL
 from thinwire.groups import Counted, Op
@@ -138,7 +137,11 @@ class Method(Peer):
         super().__init__()
         collective = METHODS[name](args.density)
         self.stopwatch: kernels.Stopwatch = {}
-        codec = Timed(CODECS[args.codec], self.stopwatch) if collective.coded else None
+        codec = (
+            Timed(catalog.codec(args.codec), self.stopwatch)
+            if collective.coded
+            else None
+        )
         self.pipeline = Pipeline(collective, codec)
         self.group = Watched(group)
         self.state = self.pipeline.init(Layout.flat(args.size))
@@ -288,7 +291,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--density", type=float, default=0.01)
     parser.add_argument("--steps", type=int, default=15)
-    parser.add_argument("--codec", choices=CODECS, default=DEFAULT_CODEC)
+    parser.add_argument("--codec", default=catalog.DEFAULT_CODEC)
     parser.add_argument("--markdown", action="store_true")
     args = parser.parse_args()
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -7,7 +7,7 @@ reduction that ran on that many ranks; in brackets stands what the card says. To
 into memory lists have 1/s of the entries and links 1/s of the bandwidth, and bytes are
 multiplied by s. Packet headers do not shrink, so that they weigh s times as much:
 "headers" is their share of rank 0's bytes, "off by" how far the bytes are from the
-card. Where a packet's length does not depend on the vector's, vectors are shortened
+card. A raw packet's length does not depend on the vector's, so vectors are shortened
 `CROWD` times more, at as many times the density: the same k, in less memory. The ring
 of dense is the group's own, whose bytes a group counts by its formula.
 
@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from machine import machine
-from thinwire.catalog import CODECS, DEFAULT_CODEC
 from thinwire.channel import Channel
+from thinwire.codecs import Split
 from thinwire.collectives import AllGather, Collective, Dense, GTopK, SparDL
 from thinwire.collectives.collective import Total
 from thinwire.cost import Cost, Link
@@ -45,7 +45,8 @@ from thinwire.wire import HEADER, Packet
 SIZE = 25_000_000
 DENSITY = 0.01
 LINKS = tuple(Link(latency, bandwidth=125e6) for latency in (50e-6, 436e-6))
-CODEC = CODECS[DEFAULT_CODEC]
+# Raw: what a packet weighs is then plain to see, 8 bytes an entry and a header.
+CODEC = Split()
 
 CROWD = 20
 SCALES = (1, 2, 4, 5, 8, 10, 20, 25, 40, 50, 100, 125, 200, 250)
@@ -105,12 +106,12 @@ class Plan:
     def of(cls, collective: Collective, ranks: int) -> "Plan":
         if not collective.coded:
             return cls(collective, ranks, SCALES[-1])
-        k, crowd = keep_count(SIZE, DENSITY), crowding()
+        k = keep_count(SIZE, DENSITY)
         blocks = blocks_of(collective, ranks)
-        fits = MEMORY / ranks / (ENTRY + 4 / (DENSITY * crowd))
+        fits = MEMORY / ranks / (ENTRY + 4 / (DENSITY * CROWD))
         soon = max(LONG, MERGED * blocks / lists_of(collective, ranks))
         scale = next((s for s in SCALES if k / s <= min(fits, soon)), SCALES[-1])
-        return cls(collective, ranks, scale, crowd)
+        return cls(collective, ranks, scale, CROWD)
 
     @property
     def size(self) -> int:
@@ -130,13 +131,6 @@ class Plan:
 
     def link(self, link: Link) -> Link:
         return Link(link.latency, link.bandwidth / self.scale)
-
-
-def crowding() -> int:
-    """How much denser a list may be: 1 if its vector's length changes its packet's."""
-    k = keep_count(SIZE, DENSITY)
-    alike = CODEC.nbytes(SIZE, k) == CODEC.nbytes(SIZE // CROWD, k)
-    return CROWD if alike else 1
 
 
 def blocks_of(collective: Collective, ranks: int) -> int:
@@ -323,8 +317,8 @@ def main() -> None:
     options.left_out = []
     torch.set_num_threads(1)
     print(f"{machine()}; one core")
-    print(f"{SIZE:,} float32, density {DENSITY:g}, codec {DEFAULT_CODEC}, 1 Gbit/s")
-    shorter = f"vectors by {crowding()} s, at {crowding()} times the density"
+    print(f"{SIZE:,} float32, density {DENSITY:g}, raw codec, 1 Gbit/s")
+    shorter = f"vectors by {CROWD} s, at {CROWD} times the density"
     print(f"lists and bandwidth are scaled down by s, {shorter}")
     print("counted (card); bytes are the busiest rank's\n", flush=True)
     for number, row in enumerate(rows(options)):

@@ -1,9 +1,7 @@
-"""What `import re
-import re
-import re
-import thinwire` gives, and what it must not do."""
+"""What `import thinwire` gives, and what it must not do."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path

@@ -34,6 +34,7 @@ RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 14, 16)
 FEW_RANKS = (1, 2, 3, 4, 6, 7)
 PROCESSES = (2, 3, 4, 5, 6)
 SIZES = (0, 1, 2, 1000, 5003)
+MIDDLE = 1000
 
 
 @dataclass(frozen=True)
@@ -122,11 +123,19 @@ def ranks_for(name: str, ranks: Iterable[int] = RANKS) -> list[int]:
 
 
 def usual_ranks(case: Case, data: str) -> list[int]:
-    """The numbers of ranks of the quick run; the rest is for the full product."""
-    if case.codec not in (None, "raw", DEFAULT_CODEC):
-        return ranks_for(case.collective, (2, 4))
-    plain = data == "integers" and case.codec in (None, "raw")
-    return ranks_for(case.collective, RANKS if plain else FEW_RANKS)
+    """The numbers of ranks of the quick run; the rest is for the full product.
+
+    Every collective at every size on whole numbers, and with its default codec and on
+    other data at one size; every codec with two collectives.
+    """
+    name = case.collective
+    if case.codec in (None, "raw") and data == "integers":
+        return ranks_for(name, RANKS)
+    if case.size != MIDDLE:
+        return []
+    if case.codec in (None, "raw", DEFAULT_CODEC):
+        return ranks_for(name, FEW_RANKS)
+    return ranks_for(name, (2, 4)) if name in EVERY_CODEC else []
 
 
 def _serves(collective: Collective, ranks: int) -> bool:
@@ -137,20 +146,22 @@ def _serves(collective: Collective, ranks: int) -> bool:
     return True
 
 
-def _mark(case: Case) -> object:
-    """Every collective with two codecs, every codec with two collectives."""
-    usual = case.codec in (None, "raw", DEFAULT_CODEC) or (
-        case.collective in EVERY_CODEC and case.size == 1000
-    )
-    return pytest.param(case, marks=() if usual else pytest.mark.slow, id=str(case))
-
-
 ALL_CASES = [
     Case(name, codec, size)
     for (name, collective), size in product(COLLECTIVES.items(), SIZES)
     for codec in (CODECS if collective.coded else (None,))
 ]
-CASES = [_mark(case) for case in ALL_CASES]
+# Each case with each kind of data; only in the full product where no ranks are usual.
+TRIALS = [
+    pytest.param(
+        case,
+        data,
+        marks=() if usual_ranks(case, data) else pytest.mark.slow,
+        id=f"{case}-{data}",
+    )
+    for case in ALL_CASES
+    for data in ("integers", "reals", "equal", "lonely")
+]
 
 
 @dataclass(frozen=True)

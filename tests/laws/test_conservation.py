@@ -8,9 +8,8 @@ import pytest
 import torch
 from cases import (
     BROKEN_NUMBERS,
-    CASES,
     COLLECTIVES,
-    DATA,
+    TRIALS,
     Case,
     ranks_for,
     run,
@@ -64,8 +63,7 @@ def check(case, data, ranks):
         assert kept, (case, ranks)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize(("case", "data"), TRIALS)
 def test_nothing_is_lost_and_all_agree(case, data):
     assert COLLECTIVES[case.collective].grade is not Grade.NONE
     for ranks in usual_ranks(case, data):
@@ -73,8 +71,7 @@ def test_nothing_is_lost_and_all_agree(case, data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize(("case", "data"), TRIALS)
 def test_nor_in_the_rest_of_the_product(case, data):
     for ranks in set(ranks_for(case.collective)) - set(usual_ranks(case, data)):
         check(case, data, ranks)
