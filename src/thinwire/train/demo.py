@@ -14,10 +14,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
-from multiprocessing.queues import SimpleQueue
+from multiprocessing.connection import Connection
+from pickle import UnpicklingError
 from statistics import fmean
 
 import torch
@@ -45,7 +46,7 @@ LOSS_WINDOW = 10  # steps that a training loss in the table is averaged over
 _PACE = 0.8
 _SECONDS_TO_START = 60
 
-Events = SimpleQueue[Beat | None]
+Events = Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,19 +161,23 @@ def _launch_config(workers: int, logs: str) -> LaunchConfig:
 
 @contextmanager
 def _listening(tell: Callable[[Beat], None]) -> Iterator[Events]:
-    """A queue whose events are passed on by a thread, while this one launches."""
-    events: Events = get_context("spawn").SimpleQueue()
+    """A pipe whose events are passed on by a thread, while this one launches.
+
+    Not a queue: a worker that is killed while it writes would keep its lock for ever.
+    """
+    ours, theirs = get_context("spawn").Pipe(duplex=False)
 
     def listen() -> None:
-        while (beat := events.get()) is not None:
-            tell(beat)
+        with suppress(EOFError, OSError, UnpicklingError):
+            while True:
+                tell(ours.recv())
 
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
     try:
-        yield events
+        yield theirs
     finally:
-        events.put(None)
+        theirs.close()  # the last one open: the listener comes to the end
         listener.join()
 
 
@@ -185,7 +190,7 @@ def _work(settings: Settings, deadline: float, events: Events) -> list[Run]:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.workers))
     dist.init_process_group("gloo")
-    tell = events.put if dist.get_rank() == 0 else _say_nothing
+    tell = events.send if dist.get_rank() == 0 else _say_nothing
     corpus = Corpus.of(standard_library())
     runs: list[Run] = []
     for method in settings.methods:
