@@ -38,6 +38,7 @@ fuzz: $(VENV)/.ready-to-fuzz
 bench: $(READY)
 	$(BIN)/python benchmarks/select.py
 	$(BIN)/python benchmarks/hook.py
+	$(BIN)/python benchmarks/codecs.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -26,6 +26,8 @@ _LARGEST = 2**40
 _LARGEST_ASKED = 2**12
 _LARGEST_OF_RUNS = 2**16
 
+_LONGEST = 2**13
+
 
 def verdict(packet: Packet) -> Bits | None:
     """The list that a packet decodes to, or None where it is refused.
@@ -57,18 +59,22 @@ def both(packet: Packet) -> tuple[Bits | None, Bits | None]:
 def reaching(data: bytes) -> Packet:
     """These bytes as a packet, with a header that lets a decoder see the rest.
 
-    Tags and numbers are taken from the header as far as they can be.
+    Tags and numbers are taken from the header as far as they can be. Where the reserved
+    bits are an even number, sections get the length that their codecs expect.
     """
     data = data.ljust(HEADER.size, b"\0")
     data += bytes(-len(data) % WORD)
     fields = HEADER.unpack_from(data)
     tags = _known(fields[3], _INDEX), _known(fields[4], _VALUE)
-    size = min(fields[6], _most(tags[0]))
-    nnz = min(fields[7], size)
+    reserved, size, nnz, words = fields[5:9]
+    size = min(size, _most(tags[0]))
+    nnz = min(nnz, size)
     payload = tensor_of(data)[HEADER.size :]
-    index_nbytes = min(fields[8] * WORD, len(payload))
-    sections = payload[:index_nbytes], payload[index_nbytes:]
-    return Packet.build(tags, size, nnz, sections)
+    index, value = payload[: words * WORD], payload[words * WORD :]
+    if reserved % 2 == 0:
+        index = _cut(index, _INDEX[tags[0]].nbytes(size, nnz))
+        value = _cut(value, _VALUE[tags[1]].nbytes(nnz))
+    return Packet.build(tags, size, nnz, (index, value))
 
 
 def tensor_of(data: bytes) -> Tensor:
@@ -76,6 +82,15 @@ def tensor_of(data: bytes) -> Tensor:
     if not data:
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _cut(section: Tensor, nbytes: int | None) -> Tensor:
+    if nbytes is None or nbytes > _LONGEST:
+        return section
+    cut = torch.zeros(nbytes, dtype=torch.uint8)
+    length = min(nbytes, len(section))
+    cut[:length] = section[:length]
+    return cut
 
 
 def _known(tag: int, codecs: Mapping[int, object]) -> int:

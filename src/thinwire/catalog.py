@@ -81,7 +81,7 @@ VALUE_CODECS: Mapping[str, ValueCodec] = {
 DEFAULT_CODEC = "elias-fano+bfloat16"
 
 
-def codec(name: str) -> Codec:
+def codec(name: str) -> Split:
     """The codec of this name: an index codec's, a plus, a value codec's; or "raw".
 
     >>> codec("rice+log4") == Split(Rice(), LogQuant(4))

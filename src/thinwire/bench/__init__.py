@@ -1,0 +1,1 @@
+"""Measurements: what the command line and the scripts in `benchmarks/` share."""
