@@ -32,9 +32,9 @@ from thinwire.sparse import SparseVector, keep_count, sum_of
 Gather = Literal["auto", "recursive", "bruck"]
 Partition = Literal["interleaved", "contiguous"]
 
-# Chunks this long cost nothing in speed, and a block still samples every layer; shorter
+# Long enough to cost nothing in speed; longer ones sample the layers less evenly
 # where a block would have few of them.
-CHUNK = 4096
+CHUNK = 1024
 FEW = 16
 
 # Tells the lists that a team gathers from those that were on their way to an owner.
