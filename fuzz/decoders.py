@@ -2,8 +2,9 @@
 
     make fuzz SECONDS=1200
 
-A coverage-guided fuzzer (atheris) drives the reference decoders from the golden packets
-on. What it found worth keeping is then decoded by the fast ones too, which must agree.
+A coverage-guided fuzzer (atheris) drives the reference decoders, from golden packets
+and a packet of every pair of codecs on. The fast decoders must agree on everything, and
+once more, in a process of their own, on what the fuzzer found worth keeping.
 """
 
 import argparse
@@ -11,9 +12,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 
+from thinwire.catalog import INDEX_CODECS, VALUE_CODECS
+from thinwire.codecs import Split
+from thinwire.sparse import SparseVector
 from verdicts import both, reaching
 
 HERE = Path(__file__).parent
@@ -33,7 +38,7 @@ def main() -> None:
     corpus = options.folder / "corpus"
     seeds = options.folder / "seeds"
     corpus.mkdir(parents=True, exist_ok=True)
-    _copy_golden(seeds)
+    _sow(seeds)
     crashed = fuzz(options.folder, options.seconds)
     disagreements = list(replay([*corpus.iterdir(), *seeds.iterdir()]))
     print(f"{len(disagreements)} disagreements between reference and fast decoders")
@@ -95,11 +100,19 @@ def replay(paths: list[Path]) -> Iterator[tuple[Path, str]]:
     print(f"{len(paths)} inputs replayed in {seconds:.0f} s; {lists} of them are lists")
 
 
-def _copy_golden(folder: Path) -> None:
+def _sow(folder: Path) -> None:
+    """Golden packets, and a list in every pair of codecs."""
     folder.mkdir(exist_ok=True)
     for path in GOLDEN.rglob("*.bin"):
         name = "-".join(path.relative_to(GOLDEN).parts)
         (folder / name).write_bytes(path.read_bytes())
+    entries = {7 * i + i % 3: (i - 9) * 1.5 ** (i % 5) for i in range(24)}
+    vector = SparseVector.of(entries, size=200)
+    for (index, one), (value, other) in product(
+        INDEX_CODECS.items(), VALUE_CODECS.items()
+    ):
+        packet = Split(one, other, checksum=False).encode(vector)
+        (folder / f"{index}+{value}").write_bytes(packet.body.numpy().tobytes())
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ _MOST_MEMORY = 2**30
 def decode(data: bytes) -> None:
     """A packet's header as it is, and its sections whatever the header."""
     with suppress(WireError):
+        Packet.announced(tensor_of(data))
         Packet.parse(tensor_of(data))
     fast, plain = both(reaching(data))
     assert fast == plain, "the fast decoder and the reference do not agree"
