@@ -125,12 +125,13 @@ def ranks_for(name: str, ranks: Iterable[int] = RANKS) -> list[int]:
 def usual_ranks(case: Case, data: str) -> list[int]:
     """The numbers of ranks of the quick run; the rest is for the full product.
 
-    Every collective at every size on whole numbers, and with its default codec and on
-    other data at one size; every codec with two collectives.
+    Every collective at every size on whole numbers, on most ranks at one of them, where
+    it is also tried with its default codec and on other data; every codec with two
+    collectives.
     """
     name = case.collective
     if case.codec in (None, "raw") and data == "integers":
-        return ranks_for(name, RANKS)
+        return ranks_for(name, RANKS if case.size == MIDDLE else FEW_RANKS)
     if case.size != MIDDLE:
         return []
     if case.codec in (None, "raw", DEFAULT_CODEC):
