@@ -85,7 +85,6 @@ def test_a_dict_is_its_tensors_in_a_row(tmp_path):
         (torch.tensor([1e300, 1.0], dtype=torch.float64), "1 of the 2 elements"),
         (pytest.fail, "it is not a file of tensors"),
     ],
-    ids=str,
 )
 def test_what_is_no_gradient_is_refused(capsys, tmp_path, content, said):
     code, out, err = run(capsys, "--tensor", saved(tmp_path, content))
