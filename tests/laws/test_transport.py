@@ -4,7 +4,16 @@ from functools import partial
 
 import pytest
 import torch
-from cases import ALL_CASES, COLLECTIVES, PROCESSES, count, ranks_for, run
+from cases import (
+    ALL_CASES,
+    COLLECTIVES,
+    MIDDLE,
+    PROCESSES,
+    count,
+    ranks_for,
+    run,
+    usual_ranks,
+)
 
 from thinwire.catalog import DEFAULT_CODEC
 from thinwire.collectives import Grade
@@ -52,7 +61,9 @@ def counts(group, cases):
 @pytest.mark.parametrize("ranks", PROCESSES)
 def test_processes_count_what_the_simulation_counts(ranks):
     cases = [
-        c for c in ALL_CASES if ranks in ranks_for(c.collective) and c.size == 1000
+        case
+        for case in ALL_CASES
+        if case.size == MIDDLE and ranks in usual_ranks(case, "integers")
     ]
     assert pool(ranks).run(counts, cases) == simulate(
         ranks, partial(counts, cases=cases)
