@@ -11,7 +11,10 @@ from thinwire.sparse import SparseVector
 from thinwire.wire import Packet
 
 Values = Callable[[Tensor], Tensor]
-"""The true values at these indices, for encoders that deliver more than the list."""
+"""What the vector holds at indices beyond the list, for encoders that deliver more.
+
+Where the list has an entry, that is the true value, whatever this says there.
+"""
 
 
 class Codec(Protocol):

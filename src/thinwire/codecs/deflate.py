@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from thinwire.codecs.codec import checked
-from thinwire.codecs.stream import decode_stream, encode_stream
+from thinwire.codecs.stream import decode_stream, encode_stream, inflated
 from thinwire.errors import ConfigError
 
 # zlib's own choice, and the slowest.
@@ -49,15 +49,4 @@ class Deflate:
     def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
         del key
         with checked("Deflate"):
-            return decode_stream(section, nnz, _decompress)
-
-
-def _decompress(stream: bytes, nbytes: int) -> bytes:
-    inflater = zlib.decompressobj()
-    try:
-        data = inflater.decompress(stream, nbytes + 1)
-    except zlib.error as error:
-        raise ValueError(str(error)) from error
-    if not inflater.eof or inflater.unused_data:
-        raise ValueError(f"a stream that does not end after {nbytes} bytes")
-    return data
+            return decode_stream(section, nnz, inflated)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from thinwire import kernels
 from thinwire.codecs.codec import checked
-from thinwire.codecs.stream import decode_stream, encode_stream
+from thinwire.codecs.stream import decode_stream, encode_stream, inflated
 from thinwire.errors import ConfigError, WireError
 from thinwire.sparse import index_dtype
 
@@ -73,11 +73,4 @@ def _deflated(octets: bytes) -> bytes:
 
 
 def _inflated(stream: bytes, nbytes: int) -> bytes:
-    inflater = zlib.decompressobj(_RAW)
-    try:
-        octets = inflater.decompress(stream, nbytes + 1)
-    except zlib.error as error:
-        raise ValueError(str(error)) from error
-    if not inflater.eof or inflater.unused_data:
-        raise ValueError(f"a stream that does not end after {nbytes} bytes")
-    return octets
+    return inflated(stream, nbytes, _RAW)

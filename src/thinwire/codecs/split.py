@@ -132,7 +132,7 @@ class Split:
 
 def _true_values(vector: SparseVector, told: Tensor, source: Values | None) -> Tensor:
     """What belongs at the indices a receiver will see: listed, or the source's."""
-    values = torch.zeros(len(told)) if source is None else source(told)
+    values = vector.values.new_zeros(len(told)) if source is None else source(told)
     if vector.nnz == 0:
         return values
     at = torch.searchsorted(vector.indices, told).clamp_(max=vector.nnz - 1)

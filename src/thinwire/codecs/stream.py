@@ -4,6 +4,7 @@ A section is the length as u64, then so many bytes, then at most seven zeros.
 """
 
 import struct
+import zlib
 from collections.abc import Callable
 
 import torch
@@ -36,6 +37,18 @@ def decode_stream(
     if not nnz:
         return torch.empty(0, device=section.device)
     return torch.frombuffer(bytearray(values), dtype=torch.float32).to(section.device)
+
+
+def inflated(stream: bytes, nbytes: int, window: int = zlib.MAX_WBITS) -> bytes:
+    """What zlib compressed to a whole stream, if it is no more than `nbytes`."""
+    inflater = zlib.decompressobj(window)
+    try:
+        octets = inflater.decompress(stream, nbytes + 1)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not inflater.eof or inflater.unused_data:
+        raise ValueError(f"a stream that does not end after {nbytes} bytes")
+    return octets
 
 
 def _stream(section: Tensor) -> bytes:

@@ -32,8 +32,8 @@ from thinwire.sparse import SparseVector, keep_count, sum_of
 Gather = Literal["auto", "recursive", "bruck"]
 Partition = Literal["interleaved", "contiguous"]
 
-# Long enough to cost nothing in speed; longer ones sample the layers less evenly
-# where a block would have few of them.
+# Elements of a chunk that is dealt to a block. Shorter ones cost speed, longer ones
+# sample the layers less evenly: docs/algorithms.md has both measured.
 CHUNK = 1024
 FEW = 16
 

@@ -1,0 +1,155 @@
+"""Primitives of vectors and sparse lists: what collectives are made of."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from thinwire.kernels.blocks import Block
+from thinwire.kernels.entry import backend, entered
+from thinwire.kernels.marker import Marker
+
+Sparse = tuple[Tensor, Tensor]
+
+
+def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:
+    """Largest |v| in each `vector[bounds[i] : bounds[i + 1]]`; NaN is infinity.
+
+    >>> import torch
+    >>> v = torch.tensor([1.0, -3.0, float("nan"), 0.5])
+    >>> magnitudes(v, torch.tensor([0, 2, 3, 3, 4])).tolist()
+    [3.0, inf, 0.0, 0.5]
+    """
+    with entered("magnitudes"):
+        return backend(vector).magnitudes(vector, bounds)  # type: ignore[no-any-return]
+
+
+def accumulate_(
+    x: Tensor,
+    grad: Tensor,
+    *,
+    offset: int = 0,
+    scale: float = 1.0,
+    marker: Marker | None = None,
+) -> None:
+    """`x = x * scale + grad` from `offset` on; `grad` is left all zero.
+
+    With a `marker`, candidates for selection are marked in the same pass.
+    """
+    with entered("accumulate_"):
+        backend(x).accumulate_(x, grad, offset=offset, scale=scale, marker=marker)
+
+
+def select(
+    x: Tensor,
+    k: int,
+    *,
+    block: Block | None = None,
+    marker: Marker | None = None,
+    number: int = 0,
+) -> Sparse:
+    """The `k` largest |v| of a block, ties to the smaller index, indices ascending.
+
+    Indices count within the block. `number` says which of the marker's blocks it is.
+
+    >>> import torch
+    >>> i, v = select(torch.tensor([1.0, -2.0, 2.0, 0.0]), 2)
+    >>> i.tolist(), v.tolist()
+    ([1, 2], [-2.0, 2.0])
+    """
+    if marker is not None:
+        block = marker.blocks[number]
+    elif block is None:
+        block = Block.whole(x.numel())
+    with entered("select"):
+        return backend(x).select(x, k, block=block, marker=marker, number=number)  # type: ignore[no-any-return]
+
+
+def merge_add(
+    left: Tensor, left_values: Tensor, right: Tensor, right_values: Tensor
+) -> Sparse:
+    """The sum of two sparse lists, indices strictly increasing in all three."""
+    with entered("merge_add"):
+        return backend(left).merge_add(left, left_values, right, right_values)  # type: ignore[no-any-return]
+
+
+def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
+    """The `k` entries of largest |v| (ties to the smaller index), and the others."""
+    with entered("split"):
+        return backend(values).split(indices, values, k)  # type: ignore[no-any-return]
+
+
+def gather(x: Tensor, indices: Tensor, *, block: Block | None = None) -> Tensor:
+    """What `x` holds at these elements of the block."""
+    with entered("gather"):
+        return backend(x).gather(x, indices, block=block or Block.whole(x.numel()))  # type: ignore[no-any-return]
+
+
+def add_at_(
+    x: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    block: Block | None = None,
+    marker: Marker | None = None,
+    number: int = 0,
+) -> None:
+    """`x[indices] += values` in a block; with a marker, those elements are marked."""
+    if marker is not None:
+        block = marker.blocks[number]
+    block = block or Block.whole(x.numel())
+    with entered("add_at_"):
+        backend(x).add_at_(
+            x, indices, values, block=block, marker=marker, number=number
+        )
+
+
+def subtract_at_(
+    x: Tensor, indices: Tensor, values: Tensor, *, block: Block | None = None
+) -> None:
+    """`x[indices] -= values` in a block."""
+    with entered("subtract_at_"):
+        backend(x).subtract_at_(
+            x, indices, values, block=block or Block.whole(x.numel())
+        )
+
+
+def scatter_(
+    out: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    block: Block | None = None,
+    divisor: float = 1.0,
+) -> None:
+    """`out[indices] = values / divisor` in a block, rounded to the dtype of `out`."""
+    with entered("scatter_"):
+        backend(out).scatter_(
+            out,
+            indices,
+            values,
+            block=block or Block.whole(out.numel()),
+            divisor=divisor,
+        )
+
+
+def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
+    """One list of the vector from the lists of all its blocks, indices ascending.
+
+    >>> import torch
+    >>> from thinwire.kernels import interleaved_blocks
+    >>> evens, odds = torch.tensor([1], dtype=torch.int32), torch.tensor([0])
+    >>> i, v = join(
+    ...     [(evens, torch.tensor([2.0])), (odds.int(), torch.tensor([1.0]))],
+    ...     interleaved_blocks(4, 2, chunk=1),
+    ... )
+    >>> i.tolist(), v.tolist()
+    ([1, 2], [1.0, 2.0])
+    """
+    with entered("join"):
+        return backend(lists[0][1]).join(lists, blocks)  # type: ignore[no-any-return]
+
+
+def strictly_increasing(indices: Tensor, size: int) -> bool:
+    """Whether these are valid indices of a sparse list over `size` elements."""
+    with entered("strictly_increasing"):
+        return backend(indices).strictly_increasing(indices, size)  # type: ignore[no-any-return]
