@@ -1,7 +1,6 @@
 """The contracts of codecs: a sparse list to bytes and back."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
@@ -104,10 +103,17 @@ class ValueCodec(Protocol):
         ...
 
 
-@contextmanager
-def checked(what: str) -> Iterator[None]:
+class checked:  # noqa: N801 - it reads as a function
     """Report what a kernel finds wrong with received bytes as a `WireError`."""
-    try:
-        yield
-    except ValueError as error:
-        raise WireError(f"{what}: {error}") from error
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, ValueError):
+            raise WireError(f"{self._what}: {error}") from error
