@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.compiled import kernel
 from thinwire.kernels.reference_bits import check_room, check_width
-
-kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 
 Words = NDArray[np.uint64]
 Numbers = NDArray[Any]

@@ -15,14 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.compiled import kernel
 from thinwire.kernels.reference_bloom import checked_filter
 from thinwire.kernels.sections import index_dtype
-
-kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 
 Octets = NDArray[np.uint8]
 Words = NDArray[np.uint32]

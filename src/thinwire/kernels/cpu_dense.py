@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import extending, njit, types
+from numba import extending, types
 from numpy.typing import NDArray
 
-kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
+from thinwire.kernels.compiled import kernel
+
 intrinsic: Any = extending.intrinsic
 
 Floats = NDArray[np.float32]

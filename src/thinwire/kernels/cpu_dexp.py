@@ -7,16 +7,12 @@ values. The file is complete in itself: numba's disk cache notices a change of t
 that defines a kernel, not of the files it takes helpers from.
 """
 
-from typing import Any
-
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.compiled import kernel
 from thinwire.kernels.reference_dexp import decoded, encoded
-
-kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

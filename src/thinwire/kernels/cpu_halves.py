@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import extending, njit, types
+from numba import extending, types
 from numpy.typing import NDArray
 from torch import Tensor
 
-kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
+from thinwire.kernels.compiled import kernel
+
 intrinsic: Any = extending.intrinsic
 
 Bits = NDArray[np.int32]

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import extending, njit, types
+from numba import extending, types
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.compiled import kernel
 from thinwire.kernels.reference_int8 import check_numbers, check_scales, nbytes_int8
 from thinwire.kernels.sections import check_length
 
-kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 intrinsic: Any = extending.intrinsic
 
 Floats = NDArray[np.float32]

@@ -8,10 +8,9 @@ block is never followed: the loop stops and answers False.
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
+from thinwire.kernels.compiled import kernel
 
 Floats = NDArray[np.float32]
 Bits = NDArray[np.int64]

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import extending, njit, types
+from numba import extending, types
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.compiled import kernel
 from thinwire.kernels.cpu_bits import as_section, as_words
 from thinwire.kernels.reference_log import check_levels, nbytes_log
 from thinwire.kernels.sections import check_length
 
-kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 intrinsic: Any = extending.intrinsic
 
 Bits = NDArray[np.int32]

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.compiled import kernel
 from thinwire.kernels.reference_poly import (
     VALUES_PER_PIECE,
     assembled,
@@ -21,8 +21,6 @@ from thinwire.kernels.reference_poly import (
     check_finite,
     parsed,
 )
-
-kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.compiled import kernel
 from thinwire.kernels.reference_qsgd import (
     check_norms,
     check_numbers,
@@ -20,8 +20,6 @@ from thinwire.kernels.reference_qsgd import (
     number_dtype,
 )
 from thinwire.kernels.sections import check_length
-
-kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 
 Floats = NDArray[np.float32]
 Numbers = NDArray[Any]

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import extending, njit, types
+from numba import extending, types
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.compiled import kernel
 from thinwire.kernels.cpu_bits import all_zero_from, as_section, as_words
 from thinwire.kernels.reference_rice import check_room, check_widest
 from thinwire.kernels.sections import (
@@ -31,7 +32,6 @@ from thinwire.kernels.sections import (
     index_dtype,
 )
 
-kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 intrinsic: Any = extending.intrinsic
 
 Words = NDArray[np.uint64]

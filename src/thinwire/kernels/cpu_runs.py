@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.compiled import kernel
 from thinwire.kernels.cpu_bits import (
     all_zero_from,
     as_section,
@@ -30,8 +30,6 @@ from thinwire.kernels.sections import (
     check_spare,
     index_dtype,
 )
-
-kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 
 Runs = NDArray[np.int64]
 Indices = NDArray[Any]

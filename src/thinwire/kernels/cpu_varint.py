@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.compiled import kernel
 from thinwire.kernels.reference_varint import check_enough, check_shortest
 from thinwire.kernels.sections import (
     check_ascending,
@@ -18,8 +18,6 @@ from thinwire.kernels.sections import (
     check_spare,
     index_dtype,
 )
-
-kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 
 Octets = NDArray[np.uint8]
 Indices = NDArray[Any]

@@ -91,8 +91,6 @@ class entered:  # noqa: N801 - it reads as a function
     def __exit__(self, *failure: object) -> None:
         if self._stopwatch is not None:
             elapsed = perf_counter() - self._start
-            self._stopwatch[self._name] = (
-                self._stopwatch.get(self._name, 0.0) + elapsed
-            )
+            self._stopwatch[self._name] = self._stopwatch.get(self._name, 0.0) + elapsed
         if self._record is not None:
             self._record.__exit__(*failure)

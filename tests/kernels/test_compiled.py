@@ -1,0 +1,61 @@
+"""Processes that start together compile a kernel once."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from thinwire.kernels import compiled
+
+# Loads the one module, without torch, so that starting takes no time.
+PROGRAM = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("compiled", sys.argv[1])
+compiled = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(compiled)
+sys.path.insert(0, sys.argv[2])
+import squares
+squares.kernel = compiled.kernel
+double = compiled.kernel(squares.double)
+squares.double = double
+total = compiled.kernel(squares.total)
+print("ready", flush=True)
+sys.stdin.readline()
+assert total(1000) == 999000
+print(sum(total.stats.cache_misses.values()), sum(total.stats.cache_hits.values()))
+"""
+
+FUNCTIONS = """
+def double(x):
+    return 2 * x
+
+def total(n):
+    found = 0
+    for i in range(n):
+        found += double(i)
+    return found
+"""
+
+
+def test_the_first_compiles_and_the_others_load(tmp_path):
+    (tmp_path / "squares.py").write_text(FUNCTIONS)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", PROGRAM, compiled.__file__, str(tmp_path)]
+    processes = [
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for _ in range(3)
+    ]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = sorted(process.communicate()[0].strip() for process in processes)
+    assert answers == ["0 1", "0 1", "1 0"]
+    assert list(Path(tmp_path / "cache").rglob("thinwire.lock"))
