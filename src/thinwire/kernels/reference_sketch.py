@@ -40,7 +40,7 @@ def estimate_sketch_(out: Tensor, table: Tensor, hashes: Hashes, *, mean: bool) 
 
 def sketch_energy(table: Tensor) -> Tensor:
     lanes = torch.zeros(len(table), _LANES, dtype=torch.float64, device=table.device)
-    for cells in table.double().square().split(_LANES, dim=1):
+    for cells in torch.split(table.double().square(), _LANES, dim=1):
         lanes[:, : cells.shape[1]] += cells
     sums = torch.zeros(len(table), dtype=torch.float64, device=table.device)
     for lane in lanes.unbind(1):
@@ -90,7 +90,7 @@ def _turns(cells: Tensor) -> list[Tensor]:
     first = torch.searchsorted(ascending, ascending)
     turn = torch.arange(len(cells), device=cells.device) - first
     _, by_turn = turn.sort(stable=True)
-    return list(order[by_turn].split(torch.bincount(turn).tolist()))
+    return list(torch.split(order[by_turn], torch.bincount(turn).tolist()))
 
 
 def shuffled(size: int, count: int, key: int) -> Tensor:
