@@ -44,6 +44,7 @@ from thinwire.kernels.cpu_search import Marks, Place, search
 from thinwire.kernels.cpu_sketch import (  # noqa: F401
     encode_sketch,
     estimate_sketch_,
+    shuffled,
     sketch_energy,
 )
 from thinwire.kernels.cpu_threads import share_out

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.cpu_threads import share_out
-from thinwire.kernels.hashes import Hashes
+from thinwire.kernels.hashes import Hashes, half_bits, turn_keys
 
 kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 
@@ -59,6 +59,13 @@ def sketch_energy(table: Tensor) -> Tensor:
     for lane in torch.from_numpy(lanes).unbind(1):
         sums += lane
     return sums
+
+
+def shuffled(size: int, count: int, key: int) -> Tensor:
+    numbers = torch.empty(count, dtype=torch.int64)
+    half = half_bits(size)
+    _shuffle(numbers.numpy(), size, half, np.array(turn_keys(key), np.uint64))
+    return numbers
 
 
 def _keys(hashes: Hashes) -> Words:
@@ -263,7 +270,7 @@ def _median_of_5(seen: Floats, tile: Floats) -> None:
 
 @kernel
 def _median_of_7(seen: Floats, tile: Floats) -> None:
-    """What is below or above four others goes, twice on either side."""
+    """By thirteen comparisons, of which each keeps what may still be the median."""
     for t in range(len(tile)):
         a, b, c = seen[0, t], seen[1, t], seen[2, t]
         d, e, f, g = seen[3, t], seen[4, t], seen[5, t], seen[6, t]
@@ -288,3 +295,18 @@ def _square_and_add(table: Floats, lanes: Doubles) -> None:
         for j in range(len(row)):
             value = np.float64(row[j])
             sums[j & (_LANES - 1)] += value * value
+
+
+@kernel
+def _shuffle(numbers: Any, size: int, half: int, keys: Words) -> None:
+    mask = (np.int64(1) << half) - 1
+    for t in range(len(numbers)):
+        number = np.int64(t)
+        while True:
+            left, right = number >> half, number & mask
+            for key in keys:
+                left, right = right, left ^ (np.int64(_hash(key, right)) & mask)
+            number = (left << half) | right
+            if number < size:
+                break
+        numbers[t] = number

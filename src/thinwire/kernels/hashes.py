@@ -73,3 +73,17 @@ def mix(word: int) -> int:
     word = (word ^ (word >> 30)) * FIRST & WORD
     word = (word ^ (word >> 27)) * SECOND & WORD
     return word ^ (word >> 31)
+
+
+def half_bits(size: int) -> int:
+    """Half of the least even number of bits that number `size` elements.
+
+    >>> [half_bits(size) for size in (1, 4, 5, 17)]
+    [1, 1, 2, 3]
+    """
+    return -(-max(size - 1, 1).bit_length() // 2)
+
+
+def turn_keys(key: int) -> list[int]:
+    """The keys of the four turns of a Feistel network."""
+    return [mix(key + turn) for turn in range(4)]

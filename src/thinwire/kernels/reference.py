@@ -37,6 +37,7 @@ from thinwire.kernels.reference_runs import decode_runs, encode_runs  # noqa: F4
 from thinwire.kernels.reference_sketch import (  # noqa: F401
     encode_sketch,
     estimate_sketch_,
+    shuffled,
     sketch_energy,
 )
 from thinwire.kernels.reference_varint import decode_varint, encode_varint  # noqa: F401

@@ -7,7 +7,7 @@
 import torch
 from torch import Tensor
 
-from thinwire.kernels.hashes import FIRST, GOLDEN, SECOND, Hashes, mix
+from thinwire.kernels.hashes import FIRST, GOLDEN, SECOND, Hashes, half_bits, turn_keys
 
 _LANES = 64
 
@@ -94,22 +94,21 @@ def _turns(cells: Tensor) -> list[Tensor]:
 
 
 def shuffled(size: int, count: int, key: int) -> Tensor:
-    """A Feistel network over the least even number of bits that hold `size`.
+    """A Feistel network permutes the numbers of an even number of bits.
 
-    What lands outside goes through it again until it lands inside: a permutation.
+    What lands outside goes through it again, until it lands inside.
     """
-    half = -(-(max(size - 1, 1)).bit_length() // 2)
-    numbers = torch.arange(count)
-    outside = torch.ones(count, dtype=torch.bool)
+    numbers, outside = torch.arange(count), torch.ones(count, dtype=torch.bool)
+    half = half_bits(size)
     while bool(outside.any()):
-        numbers[outside] = _permuted(numbers[outside], half, key)
+        numbers[outside] = _permuted(numbers[outside], half, turn_keys(key))
         outside = numbers >= size
     return numbers
 
 
-def _permuted(numbers: Tensor, half: int, key: int) -> Tensor:
-    left, right = numbers >> half, numbers & ((1 << half) - 1)
-    for turn in range(4):
-        drawn = mixed(mix(key + turn), right) & ((1 << half) - 1)
-        left, right = right, left ^ drawn
+def _permuted(numbers: Tensor, half: int, keys: list[int]) -> Tensor:
+    mask = (1 << half) - 1
+    left, right = numbers >> half, numbers & mask
+    for key in keys:
+        left, right = right, left ^ (mixed(key, right) & mask)
     return left << half | right
