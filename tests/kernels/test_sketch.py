@@ -6,7 +6,9 @@ from kernel_inputs import same_bits, vector
 
 from thinwire import kernels
 from thinwire.kernels import Hashes, cpu, cpu_threads, hashes, reference
+from thinwire.kernels.reference_sketch import places
 
+CPU = torch.device("cpu")
 ROWS = (1, 3, 5, 7)
 KINDS = ("normal", "ties", "signed zeros", "few nonzero", "denormal", "octaves")
 
@@ -71,26 +73,13 @@ def test_both_backends_give_the_same_bits(kind, size):
 
 def test_the_median_is_the_median():
     table = torch.randint(-9, 10, (7, 500)).float()
+    out = torch.empty(500)
     for rows in ROWS:
         drawn = Hashes(rows, 500, block=500)
-        out = torch.empty(500)
         kernels.estimate_sketch_(out, table[:rows], drawn)
-        seen = torch.stack(
-            [
-                row[cells] * signs
-                for i, row in enumerate(table[:rows])
-                for cells, signs in [
-                    reference_places(drawn, i, 500),
-                ]
-            ]
-        )
-        assert torch.equal(out, seen.median(dim=0).values)
-
-
-def reference_places(drawn, row, size):
-    from thinwire.kernels.reference_sketch import places
-
-    return places(drawn, row, size, torch.device("cpu"))
+        located = [places(drawn, i, 500, CPU) for i in range(rows)]
+        seen = [table[i][cells] * signs for i, (cells, signs) in enumerate(located)]
+        assert torch.equal(out, torch.stack(seen).median(dim=0).values)
 
 
 @pytest.mark.parametrize("threads", [2, 3, 7])
@@ -174,7 +163,7 @@ def test_rows_collide_independently():
     # What collides in one row does so in another as rarely as anything else.
     columns = 50
     drawn = Hashes(2, columns, block=16, seed=1)
-    rows = [reference_places(drawn, i, 3200)[0] for i in range(2)]
+    rows = [places(drawn, i, 3200, CPU)[0] for i in range(2)]
     same = [row[:, None] == row[None, :] for row in rows]
     pairs = torch.ones_like(same[0]).triu(1) & (
         torch.arange(3200)[:, None] // 16 != torch.arange(3200) // 16

@@ -8,7 +8,6 @@ without its server. r rows of c cells and the values of q k candidates travel: a
 table needs is that k is small, and log P rounds along a tree, or the library's ring.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -49,7 +48,7 @@ class GsSGD(Selecting):
     values; `rounds=1` delivers k estimates as they are, and does not keep the law.
     `recover="heavymix"` takes for candidates those of the k largest that stand out, and
     random ones for the others. `sum="tree"` adds along a binomial tree, "allreduce" by
-    the library, "auto" by what is faster on `link`.
+    the library, "auto" each buffer by what is faster on `link`.
     """
 
     rows: int = 5
@@ -102,17 +101,16 @@ class GsSGD(Selecting):
         size = x.numel()
         if size == 0:
             return SparseVector(*kernels.select(x, 0), 0)
-        add_ = _SUMS[self.sum_for(size, channel.size)]
         hashes = self.hashes_for(size, channel)
         table = kernels.encode_sketch(x, hashes)
-        add_(table, channel)
+        self._sum_(table, channel)
         delivered = self._largest_estimates(table, hashes, out())
         if self.rounds != 1:
             indices = delivered.indices
             if self.recover == "heavymix":
                 indices = heavy_and_random(delivered, table, hashes)
             values = kernels.gather(x, indices)
-            add_(values, channel)
+            self._sum_(values, channel)
             exact = SparseVector(indices, values, size)
             delivered, _ = exact.split(keep_count(size, self.density))
         kernels.scatter_(x, delivered.indices, torch.zeros_like(delivered.values))
@@ -124,28 +122,34 @@ class GsSGD(Selecting):
         block = min(self.block, columns)
         return Hashes(self.rows, columns, block, channel.seed, channel.step)
 
-    def sum_for(self, size: int, ranks: int) -> Literal["tree", "allreduce"]:
-        """How buffers are added up, chosen where it is "auto"."""
+    def sum_for(self, cells: int, ranks: int) -> Literal["tree", "allreduce"]:
+        """How a buffer is added up, chosen where it is "auto"."""
         if self.sum != "auto":
             return self.sum
         link = self.link or _USUAL_LINK
-        tree, ring = (self._card(size, ranks, how) for how in ("tree", "allreduce"))
+        tree = tree_sum_cost(4 * cells, ranks)
         # The root of a tree receives as much as it sends, and not at the same time.
-        up_and_down = Cost(tree.rounds, 2 * tree.nbytes)
-        faster = link.seconds(up_and_down) < link.seconds(ring)
-        return "tree" if faster else "allreduce"
+        up_and_down = link.seconds(Cost(tree.rounds, 2 * tree.nbytes))
+        around = link.seconds(ring_all_reduce(4 * cells, ranks))
+        return "tree" if up_and_down < around else "allreduce"
 
     def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:
-        return self._card(size, ranks, self.sum_for(size, ranks))
-
-    def _card(self, size: int, ranks: int, how: str) -> Cost:
         if size == 0:
             return Cost()
-        sum_cost = tree_sum_cost if how == "tree" else ring_all_reduce
-        table = sum_cost(4 * self.rows * self._columns_for(size), ranks)
+        table = self._sum_cost(self.rows * self._columns_for(size), ranks)
         if self.rounds == 1:
             return table
-        return table + sum_cost(4 * self._asked(size), ranks)
+        return table + self._sum_cost(self._asked(size), ranks)
+
+    def _sum_(self, buffer: Tensor, channel: Channel) -> None:
+        if self.sum_for(buffer.numel(), channel.size) == "tree":
+            tree_sum_(buffer, channel)
+        else:
+            channel.all_reduce_((buffer, Op.SUM))
+
+    def _sum_cost(self, cells: int, ranks: int) -> Cost:
+        tree = self.sum_for(cells, ranks) == "tree"
+        return (tree_sum_cost if tree else ring_all_reduce)(4 * cells, ranks)
 
     def _columns_for(self, size: int) -> int:
         if self.columns is not None:
@@ -188,13 +192,3 @@ class GsSGD(Selecting):
             raise ConfigError(
                 f"block is {self.block}: give the elements that share a hash, 1 or more"
             )
-
-
-def _library_sum_(buffer: Tensor, channel: Channel) -> None:
-    channel.all_reduce_((buffer, Op.SUM))
-
-
-_SUMS: dict[str, Callable[[Tensor, Channel], None]] = {
-    "tree": tree_sum_,
-    "allreduce": _library_sum_,
-}

@@ -37,7 +37,8 @@ _NETWORKS = (1, 3, 5, 7)
 
 def encode_sketch(x: Tensor, hashes: Hashes) -> Tensor:
     table = torch.zeros(hashes.rows, hashes.columns)
-    run = partial(_encode_rows, x.numpy(), table.numpy(), _keys(hashes), hashes.block)
+    given = (x.contiguous().numpy(), table.numpy(), _keys(hashes), hashes.block)
+    run = partial(_encode_rows, *given)
     size = x.numel()
     # Threads take whole rows: then each cell is added up in one order, by one of them.
     share_out(run, 0, hashes.rows * size, boundary=lambda p: p // size * size)
