@@ -104,9 +104,10 @@ def _encode_rows(
         return
     cells = np.empty(_TILE, np.int64)
     signed = np.empty(_TILE, np.float32)
-    for p in range(0, size, _TILE):
-        tile = x[p : p + _TILE]
-        for i in range(low // size, high // size):
+    # A row at a time, because one may stay in the cache where all of them do not.
+    for i in range(low // size, high // size):
+        for p in range(0, size, _TILE):
+            tile = x[p : p + _TILE]
             if block == 1:
                 _add_each(table[i], tile, p, keys[i], cells, signed)
             else:
