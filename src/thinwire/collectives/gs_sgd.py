@@ -4,8 +4,9 @@ A count-sketch is linear, so that the tables of all ranks add up to the table of
 sum: whatever is large in the sum can be found in it, also what is large on no single
 rank. Dai et al., "A distributed SGD algorithm with global sketching for deep learning
 training acceleration" (arXiv 2108.06004): Sketched-SGD (Ivkin et al., NeurIPS 2019)
-without its server. r rows of c cells and the values of q k candidates travel: all the
-table needs is that k is small, and log P rounds along a tree, or the library's ring.
+without its server. What travels is a table of r x c cells and the values of q k
+candidates: 2 (r c + q k) (P-1)/P words per rank around the library's ring, or
+(r c + q k) ceil(log2 P) along a tree, in fewer rounds.
 """
 
 from dataclasses import dataclass
@@ -30,9 +31,9 @@ from thinwire.sparse import SparseVector, keep_count
 Sum = Literal["auto", "tree", "allreduce"]
 Recover = Literal["largest", "heavymix"]
 
-# Columns for each entry that is kept. Of the energy of the true top k the candidates
-# have 91 to 99.9 % with 10, 99.7 % and more with 20; but then 5 rows at a density of
-# 1 % are as long as the vector. docs/algorithms.md has both measured.
+# Columns for each entry that is kept. Of the energy of the true top k a step delivers
+# 91 to 99.9 % with 10, and 99.6 % or more with 20; but then five rows are as long as a
+# vector at a density of 1 %. docs/algorithms.md has both measured.
 COLUMNS = 10
 
 # What "auto" assumes where nothing is known: 1 Gbit/s and 50 us.

@@ -1,10 +1,10 @@
 # mypy: disallow-untyped-decorators=False
 # ruff: noqa: D103, because the front door documents each function.
-"""Count-sketches: a tile of the vector at a time, all rows for it, a run per block.
+"""Count-sketches: a tile of the vector at a time, and of that a run for each block.
 
-With blocks of 256 a row of an encoding takes about the time of a copy: a run is added
-to neighbouring cells in vector instructions and one hash serves it all. With blocks of
-1 every element waits for a cell of its own.
+With blocks of 1024 a row takes about the time of a copy: a run is added to neighbouring
+cells in vector instructions, and one hash serves it all. With blocks of 1 every element
+waits for a cell of its own.
 
 This file is complete in itself: numba's disk cache notices a change of the file that
 defines a kernel, not of the files it takes helpers from.
