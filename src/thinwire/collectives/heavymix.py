@@ -1,9 +1,9 @@
 """HEAVYMIX: what certainly stands out, and the rest of the budget at random.
 
-Ivkin et al., "Communication-efficient distributed SGD with sketching" (NeurIPS 2019),
-algorithm 1: an element is heavy if the square of its estimate is at least the k-th part
-of the estimated energy; what is left of k goes to other elements, all equally likely.
-That makes every step a contraction by k / n, whatever the vector.
+Ivkin et al., "Communication-efficient distributed SGD with sketching" (NeurIPS 2019):
+an element is heavy if the square of its estimate is at least the k-th part of the
+estimated energy; what is left of k goes to other elements, all equally likely. With a
+large enough table that makes a step a contraction by k / n, whatever the vector.
 """
 
 import torch
