@@ -286,3 +286,17 @@ def test_dense_buffers_and_raw_bytes_need_no_codec():
         assert total == [3.0, 3.0]
         assert gathered == [0, 1, 2]
         assert dealt == [10 * rank + r for r in range(3)]
+
+
+def test_raw_bytes_go_one_way_or_both():
+    def body(group):
+        channel, mine = Channel(group), torch.tensor([group.rank, 7], dtype=torch.uint8)
+        peer = 1 - group.rank
+        swapped = channel.exchange_bytes(mine, dst=peer, src=peer, nbytes=2)
+        if group.rank == 0:
+            one_way = channel.exchange_bytes(mine, dst=1, src=None, nbytes=2)
+        else:
+            one_way = channel.exchange_bytes(None, dst=None, src=0, nbytes=2)
+        return swapped.tolist(), one_way.tolist()
+
+    assert simulate(2, body) == [([1, 7], []), ([0, 7], [0, 7])]

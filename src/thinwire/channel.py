@@ -125,6 +125,18 @@ class Channel:
         """Raw bytes: every rank's body."""
         return self.group.all_gather(body, nbytes=nbytes)
 
+    def exchange_bytes(
+        self,
+        body: Tensor | None,
+        *,
+        dst: int | None,
+        src: int | None,
+        nbytes: int,
+    ) -> Tensor:
+        """Raw bytes: `body` to `dst`, and what `src` sends; nothing without `src`."""
+        incoming = self.group.exchange(body, dst=dst, src=src, nbytes=nbytes)
+        return _nothing() if incoming is None else incoming
+
     def all_reduce_(self, *parts: tuple[Tensor, Op]) -> None:
         """Dense buffers, combined by the group in place."""
         self.group.all_reduce_(*parts)

@@ -57,6 +57,7 @@ def interrupted(group, folder, at, steps, options):
         {"scope": "bucket", "feedback": "momentum"},
         {"scope": "bucket", "kind": "words", "min_size": 100},
         {"scope": "bucket", "method": "gtopk"},
+        {"scope": "bucket", "method": "gs-sgd"},
         {"scope": "bucket", "method": "spardl", "teams": 2, "gather": "bruck"},
     ],
     ids=str,

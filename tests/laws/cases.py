@@ -17,6 +17,7 @@ from thinwire.collectives import (
     BySize,
     Collective,
     Dense,
+    GsSGD,
     GTopK,
     SparDL,
     Warmup,
@@ -98,6 +99,12 @@ COLLECTIVES: dict[str, Collective] = {
     "spardl-moving": Warmup(
         SparDL(0.002, teams="auto", link=Link(1e-4, 1e8)), ramp=2, start=0.1
     ),
+    "gs-sgd": GsSGD(0.05),
+    "gs-sgd-tree": GsSGD(0.05, sum="tree"),
+    "gs-sgd-allreduce": GsSGD(0.05, rows=3, block=1, sum="allreduce"),
+    "gs-sgd-odd": GsSGD(0.03, rows=7, columns=97, candidates=1, block=50, sum="tree"),
+    "gs-sgd-heavymix": GsSGD(0.05, sum="tree", recover="heavymix"),
+    "gs-sgd-one-round": GsSGD(0.05, rounds=1, sum="tree"),
 }
 
 

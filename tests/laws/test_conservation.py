@@ -56,8 +56,11 @@ def check(case, data, ranks):
     seen = simulate(ranks, lambda group: run(group, case, data))
     lossy = case.codec not in (None, "raw", DEFAULT_CODEC)
     broken = any(name in str(case.codec) for name in BROKEN_NUMBERS)
+    estimate = COLLECTIVES[case.collective].grade is Grade.NONE
     for steps in zip(*seen, strict=True):
         assert agree(steps), (case, ranks)
+        if estimate:
+            continue
         whole = data != "reals" and not broken
         kept = conserved(steps, whole_numbers=whole, lossy=lossy)
         assert kept, (case, ranks)
@@ -65,7 +68,6 @@ def check(case, data, ranks):
 
 @pytest.mark.parametrize(("case", "data"), TRIALS)
 def test_nothing_is_lost_and_all_agree(case, data):
-    assert COLLECTIVES[case.collective].grade is not Grade.NONE
     for ranks in usual_ranks(case, data):
         check(case, data, ranks)
 
@@ -75,6 +77,11 @@ def test_nothing_is_lost_and_all_agree(case, data):
 def test_nor_in_the_rest_of_the_product(case, data):
     for ranks in set(ranks_for(case.collective)) - set(usual_ranks(case, data)):
         check(case, data, ranks)
+
+
+def test_only_what_says_so_delivers_estimates():
+    names = [name for name, c in COLLECTIVES.items() if c.grade is Grade.NONE]
+    assert names == ["gs-sgd-one-round"]
 
 
 def one_step():

@@ -5,6 +5,7 @@ from thinwire.collectives.bf16 import BF16
 from thinwire.collectives.by_size import BySize
 from thinwire.collectives.collective import Collective, Grade, Room, State, Total
 from thinwire.collectives.dense import Dense
+from thinwire.collectives.gs_sgd import GsSGD
 from thinwire.collectives.gtopk import GTopK
 from thinwire.collectives.spardl import SparDL
 from thinwire.collectives.warmup import Warmup
@@ -17,6 +18,7 @@ __all__ = [
     "Dense",
     "GTopK",
     "Grade",
+    "GsSGD",
     "Room",
     "SparDL",
     "State",

@@ -38,7 +38,14 @@ from thinwire.kernels.codes import (
     unpack_bits,
 )
 from thinwire.kernels.entry import Stopwatch, by_reference, watched
+from thinwire.kernels.hashes import Hashes
 from thinwire.kernels.marker import Marker
+from thinwire.kernels.sketch import (
+    encode_sketch,
+    estimate_sketch_,
+    shuffled,
+    sketch_energy,
+)
 from thinwire.kernels.vectors import (
     Sparse,
     accumulate_,
@@ -56,6 +63,7 @@ from thinwire.kernels.vectors import (
 
 __all__ = [
     "Block",
+    "Hashes",
     "Marker",
     "Sparse",
     "Stopwatch",
@@ -86,7 +94,9 @@ __all__ = [
     "encode_qsgd",
     "encode_rice",
     "encode_runs",
+    "encode_sketch",
     "encode_varint",
+    "estimate_sketch_",
     "gather",
     "interleaved_blocks",
     "join",
@@ -95,6 +105,8 @@ __all__ = [
     "pack_bits",
     "scatter_",
     "select",
+    "shuffled",
+    "sketch_energy",
     "split",
     "strictly_increasing",
     "subtract_at_",

@@ -41,6 +41,12 @@ from thinwire.kernels.cpu_qsgd import decode_qsgd, encode_qsgd  # noqa: F401
 from thinwire.kernels.cpu_rice import decode_rice, encode_rice  # noqa: F401
 from thinwire.kernels.cpu_runs import decode_runs, encode_runs  # noqa: F401
 from thinwire.kernels.cpu_search import Marks, Place, search
+from thinwire.kernels.cpu_sketch import (  # noqa: F401
+    encode_sketch,
+    estimate_sketch_,
+    shuffled,
+    sketch_energy,
+)
 from thinwire.kernels.cpu_threads import share_out
 from thinwire.kernels.cpu_varint import decode_varint, encode_varint  # noqa: F401
 from thinwire.kernels.marker import SLACK, Marker, dealt

@@ -34,6 +34,12 @@ from thinwire.kernels.reference_poly import decode_poly, encode_poly  # noqa: F4
 from thinwire.kernels.reference_qsgd import decode_qsgd, encode_qsgd  # noqa: F401
 from thinwire.kernels.reference_rice import decode_rice, encode_rice  # noqa: F401
 from thinwire.kernels.reference_runs import decode_runs, encode_runs  # noqa: F401
+from thinwire.kernels.reference_sketch import (  # noqa: F401
+    encode_sketch,
+    estimate_sketch_,
+    shuffled,
+    sketch_energy,
+)
 from thinwire.kernels.reference_varint import decode_varint, encode_varint  # noqa: F401
 
 Sparse = tuple[Tensor, Tensor]

@@ -1,0 +1,89 @@
+"""Hashes: where each element of a vector lies in a sketch of it, and with which sign.
+
+Element x belongs to block j = x // block, as its lane a = x % block. In row i the block
+begins at the cell that a mixer of 64 bits draws for j, and goes round at the end of the
+row: x lies in cell (b_i(j) + a) mod columns, and counts with the sign s_i(j). With
+blocks of 1 every element has a hash of its own. In longer ones two elements of one
+block never meet, two of different blocks still do with probability 1 / columns, in each
+row for itself; and a block's cells are neighbours, which memory is fast at.
+
+Nothing is stored: all follows from (seed, epoch, row), which every rank knows.
+"""
+
+from dataclasses import dataclass
+
+GOLDEN = 0x9E3779B97F4A7C15
+FIRST = 0xBF58476D1CE4E5B9
+SECOND = 0x94D049BB133111EB
+WORD = 0xFFFFFFFFFFFFFFFF
+
+# Each epoch has so many keys: one for a row, and what is over for other draws.
+KEYS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Hashes:
+    """The shape of a sketch, and what its hashes are drawn from.
+
+    >>> Hashes(rows=1, columns=100, block=64, seed=7).key(0) == key(7, 0, 0)
+    True
+    """
+
+    rows: int
+    columns: int
+    block: int = 1
+    seed: int = 0
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.columns < 2**31 and 1 <= self.block <= self.columns):
+            raise ValueError(
+                f"{self.columns} columns and blocks of {self.block}: there are from 1 "
+                "to 2**31 - 1 columns, and a block is not longer than a row"
+            )
+        if not 1 <= self.rows < KEYS:
+            raise ValueError(f"{self.rows} rows: there are from 1 to {KEYS - 1}")
+
+    def key(self, row: int) -> int:
+        """What the hashes of a row begin with."""
+        return key(self.seed, self.epoch, row)
+
+    @property
+    def spare_key(self) -> int:
+        """A key that no row has."""
+        return key(self.seed, self.epoch, KEYS - 1)
+
+
+def key(seed: int, epoch: int, number: int) -> int:
+    """64 bits for each number below 64 of an epoch.
+
+    >>> hex(key(7, 1, 0))
+    '0x76a3dec45265c099'
+    """
+    return mix(seed + GOLDEN * (1 + KEYS * epoch + number))
+
+
+def mix(word: int) -> int:
+    """The finisher of SplitMix64.
+
+    >>> hex(mix(GOLDEN))
+    '0xe220a8397b1dcdaf'
+    """
+    word &= WORD
+    word = (word ^ (word >> 30)) * FIRST & WORD
+    word = (word ^ (word >> 27)) * SECOND & WORD
+    return word ^ (word >> 31)
+
+
+def half_bits(size: int) -> int:
+    """Half of the least even number of bits that number `size` elements.
+
+    >>> [half_bits(size) for size in (1, 4, 5, 17)]
+    [1, 1, 2, 3]
+    """
+    return -(-max(size - 1, 1).bit_length() // 2)
+
+
+def turn_keys(key: int) -> list[int]:
+    """The keys of the four turns of a Feistel network."""
+    return [mix(key + turn) for turn in range(4)]

@@ -1,0 +1,114 @@
+# ruff: noqa: D103, because the front door documents each function.
+"""Count-sketches: every hash of every element, row by row.
+
+`hashes.py` says where an element lies. A cell adds up its elements in ascending order.
+"""
+
+import torch
+from torch import Tensor
+
+from thinwire.kernels.hashes import FIRST, GOLDEN, SECOND, Hashes, half_bits, turn_keys
+
+_LANES = 64
+
+
+def encode_sketch(x: Tensor, hashes: Hashes) -> Tensor:
+    table = torch.zeros(hashes.rows, hashes.columns, device=x.device)
+    for number, row in enumerate(table):
+        cells, signs = places(hashes, number, x.numel(), x.device)
+        signed = x * signs
+        for turn in _turns(cells):
+            row[cells[turn]] += signed[turn]
+    return table
+
+
+def estimate_sketch_(out: Tensor, table: Tensor, hashes: Hashes, *, mean: bool) -> None:
+    seen = torch.empty(hashes.rows, out.numel(), device=out.device)
+    for number, row in enumerate(table):
+        cells, signs = places(hashes, number, out.numel(), out.device)
+        seen[number] = row[cells] * signs
+    if mean:
+        out.zero_()
+        for row in seen:
+            out += row
+        # A tensor, because CUDA multiplies by the reciprocal of a number.
+        out /= torch.tensor(float(hashes.rows), device=out.device)
+    else:
+        # Adding zero turns a zero's minus sign off.
+        out.copy_(seen.sort(dim=0).values[hashes.rows // 2] + 0.0)
+
+
+def sketch_energy(table: Tensor) -> Tensor:
+    lanes = torch.zeros(len(table), _LANES, dtype=torch.float64, device=table.device)
+    for cells in torch.split(table.double().square(), _LANES, dim=1):
+        lanes[:, : cells.shape[1]] += cells
+    sums = torch.zeros(len(table), dtype=torch.float64, device=table.device)
+    for lane in lanes.unbind(1):
+        sums += lane
+    return sums
+
+
+def places(
+    hashes: Hashes, row: int, size: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The cell and the sign of each element in a row."""
+    elements = torch.arange(size, device=device)
+    words = mixed(hashes.key(row), elements // hashes.block)
+    starts = shifted(words, 32) * hashes.columns >> 32
+    cells = (starts + elements % hashes.block) % hashes.columns
+    return cells, 1.0 - 2.0 * (words & 1)
+
+
+def mixed(key: int, numbers: Tensor) -> Tensor:
+    """64 bits for each number, drawn with a key; as int64, which wraps around alike."""
+    words = signed(key) + signed(GOLDEN) * (numbers + 1)
+    words = (words ^ shifted(words, 30)) * signed(FIRST)
+    words = (words ^ shifted(words, 27)) * signed(SECOND)
+    return words ^ shifted(words, 31)
+
+
+def shifted(words: Tensor, count: int) -> Tensor:
+    """A shift to the right that brings in zeros, whatever the sign."""
+    return (words >> count) & ((1 << (64 - count)) - 1)
+
+
+def signed(word: int) -> int:
+    """The int64 of the same bits."""
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _turns(cells: Tensor) -> list[Tensor]:
+    """Elements such that none shares its cell with another of the same turn.
+
+    The first element of each cell, the second of each, and so on: additions turn by
+    turn have one order on any device.
+    """
+    if len(cells) == 0:
+        return []
+    _, order = cells.sort(stable=True)
+    ascending = cells[order]
+    first = torch.searchsorted(ascending, ascending)
+    turn = torch.arange(len(cells), device=cells.device) - first
+    _, by_turn = turn.sort(stable=True)
+    return list(torch.split(order[by_turn], torch.bincount(turn).tolist()))
+
+
+def shuffled(size: int, count: int, key: int) -> Tensor:
+    """A Feistel network permutes the numbers of an even number of bits.
+
+    What lands outside goes through it again, until it lands inside.
+    """
+    numbers, outside = torch.arange(count), torch.ones(count, dtype=torch.bool)
+    half = half_bits(size)
+    while bool(outside.any()):
+        numbers[outside] = _permuted(numbers[outside], half, turn_keys(key))
+        outside = numbers >= size
+    return numbers
+
+
+def _permuted(numbers: Tensor, half: int, keys: list[int]) -> Tensor:
+    mask = (1 << half) - 1
+    left, right = numbers >> half, numbers & mask
+    for key in keys:
+        left, right = right, left ^ (mixed(key, right) & mask)
+    return left << half | right
