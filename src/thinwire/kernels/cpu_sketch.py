@@ -15,14 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.compiled import kernel
 from thinwire.kernels.cpu_threads import share_out
 from thinwire.kernels.hashes import Hashes, half_bits, turn_keys
-
-kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
