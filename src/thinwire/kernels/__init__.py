@@ -39,6 +39,14 @@ from thinwire.kernels.codes import (
 )
 from thinwire.kernels.entry import Stopwatch, by_reference, watched
 from thinwire.kernels.marker import Marker
+from thinwire.kernels.peel import (
+    Estimate,
+    estimate_rows,
+    peel_rows_,
+    set_bits,
+    sketch_rows,
+)
+from thinwire.kernels.reference_peel import hash_keys
 from thinwire.kernels.vectors import (
     Sparse,
     accumulate_,
@@ -56,6 +64,7 @@ from thinwire.kernels.vectors import (
 
 __all__ = [
     "Block",
+    "Estimate",
     "Marker",
     "Sparse",
     "Stopwatch",
@@ -87,14 +96,19 @@ __all__ = [
     "encode_rice",
     "encode_runs",
     "encode_varint",
+    "estimate_rows",
     "gather",
+    "hash_keys",
     "interleaved_blocks",
     "join",
     "magnitudes",
     "merge_add",
     "pack_bits",
+    "peel_rows_",
     "scatter_",
     "select",
+    "set_bits",
+    "sketch_rows",
     "split",
     "strictly_increasing",
     "subtract_at_",
