@@ -13,12 +13,15 @@ from thinwire.channel import Channel
 from thinwire.codecs import Codec, Float32, Int32, Split
 from thinwire.collectives import (
     BF16,
+    S2,
     AllGather,
     BySize,
+    Cheapest,
     Collective,
     Dense,
     GTopK,
     SparDL,
+    Union,
     Warmup,
 )
 from thinwire.cost import Link
@@ -98,7 +101,29 @@ COLLECTIVES: dict[str, Collective] = {
     "spardl-moving": Warmup(
         SparDL(0.002, teams="auto", link=Link(1e-4, 1e8)), ramp=2, start=0.1
     ),
+    "union": Union(0.05),
+    "union-blocks": Union(0.05, "block", width=7),
+    "union-100%": Union(1.0),
+    "s2": S2(0.02),
+    "s2-blocks": S2(0.02, "block", width=7),
+    "s2-100%": S2(1.0),
+    "s2-4-rows": S2(0.02, rows=4),
+    "s2-stuck": S2(0.1, columns=5),
+    "s2-stuck-blocks": S2(0.3, "block", width=7, columns=9),
+    "s2-median": S2(0.02, decode="median"),
+    "s2-mean": S2(0.05, rows=2, columns=20, decode="mean"),
+    "s2-warmup": Warmup(S2(0.01), dense=1, ramp=2),
+    "cheapest": Cheapest(0.05),
+    "cheapest-blocks": Cheapest(0.05, "block", width=7),
+    "cheapest-100%": Cheapest(1.0),
+    "cheapest-fast": Cheapest(0.02, link=Link(1e-3, 1e9)),
 }
+# What these send depends on the data: their cards state the most.
+AT_MOST = tuple(
+    name
+    for name, collective in COLLECTIVES.items()
+    if isinstance(collective, Union | S2 | Cheapest)
+)
 
 
 # A codec's lists are single-holder lists in the first, and shared ones in the second.
@@ -232,8 +257,8 @@ def run(group: Group, case: Case, data: str, steps: int = 3) -> list[Step]:
     return seen
 
 
-def count(group: Group, case: Case) -> tuple[int, int]:
-    """Rounds and bytes of one rank in one step."""
+def count(group: Group, case: Case, steps: int = 1) -> tuple[int, int]:
+    """Rounds and bytes of one rank in one step, or in so many."""
     counted = Counted(group)
-    run(counted, case, "integers", steps=1)
+    run(counted, case, "integers", steps=steps)
     return counted.traffic.rounds, counted.traffic.sent

@@ -56,8 +56,11 @@ def check(case, data, ranks):
     seen = simulate(ranks, lambda group: run(group, case, data))
     lossy = case.codec not in (None, "raw", DEFAULT_CODEC)
     broken = any(name in str(case.codec) for name in BROKEN_NUMBERS)
+    estimate = COLLECTIVES[case.collective].grade is Grade.NONE
     for steps in zip(*seen, strict=True):
         assert agree(steps), (case, ranks)
+        if estimate:
+            continue
         whole = data != "reals" and not broken
         kept = conserved(steps, whole_numbers=whole, lossy=lossy)
         assert kept, (case, ranks)
@@ -65,7 +68,6 @@ def check(case, data, ranks):
 
 @pytest.mark.parametrize(("case", "data"), TRIALS)
 def test_nothing_is_lost_and_all_agree(case, data):
-    assert COLLECTIVES[case.collective].grade is not Grade.NONE
     for ranks in usual_ranks(case, data):
         check(case, data, ranks)
 

@@ -3,6 +3,7 @@
 import pytest
 from cases import (
     ALL_CASES,
+    AT_MOST,
     CODECS,
     COLLECTIVES,
     EVERY_CODEC,
@@ -13,8 +14,8 @@ from cases import (
 )
 
 from thinwire.catalog import DEFAULT_CODEC
-from thinwire.collectives import Warmup
-from thinwire.cost import Cost
+from thinwire.collectives import Union, Warmup
+from thinwire.cost import Cost, ring_all_reduce
 from thinwire.errors import ConfigError
 from thinwire.groups import simulate
 
@@ -24,6 +25,7 @@ from thinwire.groups import simulate
     [
         case
         for case in ALL_CASES
+        if case.collective not in AT_MOST
         if case.codec in (None, "raw", DEFAULT_CODEC)
         or (
             (case.size == 1000 and CODECS[case.codec].nbytes(1000, 10) is not None)
@@ -40,6 +42,27 @@ def test_counted_equals_card(case):
         counted = simulate(ranks, lambda g: count(g, case))
         busiest = Cost(max(r for r, _ in counted), max(n for _, n in counted))
         assert busiest == collective.cost(case.size, ranks, codec), ranks
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in ALL_CASES if case.collective in AT_MOST], ids=str
+)
+def test_counted_is_at_most_the_card_where_the_data_decides(case):
+    collective = COLLECTIVES[case.collective]
+    for ranks in usual_ranks(case, "integers"):
+        (before,), (after,) = (
+            {Cost(*pair) for pair in simulate(ranks, lambda g: count(g, case, steps))}
+            for steps in (1, 2)
+        )
+        card = collective.cost(case.size, ranks, None)
+        assert after.rounds - before.rounds <= card.rounds
+        assert after.nbytes - before.nbytes <= card.nbytes
+        # The first step has no numbers to go by: it asks, or is a union.
+        union = Union(collective.density, collective.granularity, collective.width)
+        first = union.cost(case.size, ranks, None)
+        asked = ring_all_reduce(16, ranks)
+        assert before.rounds <= max(first.rounds, card.rounds) + asked.rounds
+        assert before.nbytes <= max(first.nbytes, card.nbytes) + 2 * asked.nbytes
 
 
 def test_a_length_travels_ahead_of_packets_of_unknown_length():
