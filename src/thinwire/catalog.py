@@ -33,12 +33,17 @@ from thinwire.codecs import (
 )
 from thinwire.collectives import (
     BF16,
+    S2,
     AllGather,
     BySize,
+    Cheapest,
     Collective,
     Dense,
+    GatherRows,
     GTopK,
+    RowCollective,
     SparDL,
+    Union,
     Warmup,
 )
 from thinwire.errors import ConfigError
@@ -192,6 +197,22 @@ FEEDBACKS: Mapping[str, Feedback] = {
     "none": Forget(),
 }
 
+SPARSE: Mapping[str, RowCollective] = {
+    "gather": GatherRows(),
+    "union": Union(),
+    "s2": S2(),
+    "cheapest": Cheapest(),
+}
+
+
+def sparse(name: str) -> RowCollective:
+    """How naturally sparse gradients are reduced, by name.
+
+    >>> sparse("gather")
+    GatherRows()
+    """
+    return _named(name, SPARSE, "way to reduce sparse gradients")
+
 
 def method(name: str) -> Method:
     """The method of this name.
@@ -249,6 +270,7 @@ def reducer(
 _OPTIONS = (
     "density",
     "scope",
+    "sparse",
     "codec",
     "feedback",
     "warmup",
