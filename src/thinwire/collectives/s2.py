@@ -113,8 +113,9 @@ class S2(ByRows):
         width = self._card_width()
         rows = union.most_rows(size, width, ranks, self.density)
         columns = self.columns_for(-(-size // width), rows)
-        fits = columns * self.rows >= int(self._cells_per_row * rows)
-        stuck = 0 if fits or self.decode != "peel" else rows
+        fits = self.rows * columns >= int(self._cells_per_row * rows)
+        estimated = columns > 0 and self.decode != "peel"
+        stuck = 0 if fits or estimated else rows
         return self.card(size, width, ranks, columns=columns, stuck=stuck)
 
     def card(
