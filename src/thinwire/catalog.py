@@ -33,12 +33,15 @@ from thinwire.codecs import (
 )
 from thinwire.collectives import (
     BF16,
+    S2,
     AllGather,
     BySize,
+    Cheapest,
     Collective,
     Dense,
     GTopK,
     SparDL,
+    Union,
     Warmup,
 )
 from thinwire.errors import ConfigError
@@ -184,6 +187,9 @@ METHODS: Mapping[str, Method] = {
     "deepreduce": Method(
         AllGather, "topk with DeepReduce's codecs: for comparison", deepreduce
     ),
+    "union": Method(Union, "all that anyone selects, exactly: similar gradients"),
+    "s2": Method(S2, "the same by a sketch, in half the rounds"),
+    "cheapest": Method(Cheapest, "gather, union, s2 or dense, by the last step"),
 }
 
 FEEDBACKS: Mapping[str, Feedback] = {

@@ -150,6 +150,14 @@ class S2(ByRows):
         values[stuck] = _sum_exactly(left, held, channel, note.peak).values
         return Rows(ids, values, held.count)
 
+    def _least(self, ranks: int, state: State) -> float:
+        # What was too fine to be sent stays in `x`, and the table would fill up with
+        # rows of zeros if it were offered.
+        bits = state.saved.get("peak")
+        if bits is None or self.decode != "peel":
+            return 0.0
+        return 2.0 ** FixedPoint.of(magnitude(bits), ranks, SPARE).exponent
+
     def _plan(
         self, count: int, told: Tensor, channel: Channel, state: State
     ) -> Plan | None:
