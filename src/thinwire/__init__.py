@@ -37,11 +37,14 @@ if TYPE_CHECKING:
     )
     from thinwire.collectives import (
         BF16,
+        S2,
         AllGather,
         BySize,
+        Cheapest,
         Dense,
         GTopK,
         SparDL,
+        Union,
         Warmup,
     )
     from thinwire.cost import Cost, Link
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BF16",
     "QSGD",
+    "S2",
     "AgreementError",
     "AllGather",
     "AtLeast",
@@ -73,6 +77,7 @@ __all__ = [
     "Bloom",
     "BySize",
     "Channel",
+    "Cheapest",
     "ConfigError",
     "Cost",
     "Deflate",
@@ -104,6 +109,7 @@ __all__ = [
     "Split",
     "ThinwireError",
     "TornError",
+    "Union",
     "Warmup",
     "WireError",
     "Zstd",
@@ -140,11 +146,14 @@ _HOMES = {
     ),
     "collectives": (
         "BF16",
+        "S2",
         "AllGather",
         "BySize",
+        "Cheapest",
         "Dense",
         "GTopK",
         "SparDL",
+        "Union",
         "Warmup",
     ),
     "cost": ("Cost", "Link"),

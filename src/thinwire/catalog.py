@@ -189,6 +189,9 @@ METHODS: Mapping[str, Method] = {
     "deepreduce": Method(
         AllGather, "topk with DeepReduce's codecs: for comparison", deepreduce
     ),
+    "union": Method(Union, "all that anyone selects, exactly: similar gradients"),
+    "s2": Method(S2, "the same by a sketch, in half the rounds"),
+    "cheapest": Method(Cheapest, "gather, union, s2 or dense, by the last step"),
 }
 
 FEEDBACKS: Mapping[str, Feedback] = {

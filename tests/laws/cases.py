@@ -103,23 +103,18 @@ COLLECTIVES: dict[str, Collective] = {
     ),
     "union": Union(0.05),
     "union-blocks": Union(0.05, "block", width=7),
-    "union-100%": Union(1.0),
     "s2": S2(0.02),
     "s2-blocks": S2(0.02, "block", width=7),
     "s2-100%": S2(1.0),
-    "s2-4-rows": S2(0.02, rows=4),
-    "s2-stuck": S2(0.1, columns=5),
-    "s2-stuck-blocks": S2(0.3, "block", width=7, columns=9),
+    "s2-stuck": S2(0.1, "block", width=3, columns=5),
     "s2-median": S2(0.02, decode="median"),
     "s2-mean": S2(0.05, rows=2, columns=20, decode="mean"),
-    "s2-warmup": Warmup(S2(0.01), dense=1, ramp=2),
     "cheapest": Cheapest(0.05),
-    "cheapest-blocks": Cheapest(0.05, "block", width=7),
     "cheapest-100%": Cheapest(1.0),
-    "cheapest-fast": Cheapest(0.02, link=Link(1e-3, 1e9)),
+    "cheapest-linked": Cheapest(0.02, "block", width=7, link=Link(1e-3, 1e9)),
 }
-# What these send depends on the data: their cards state the most.
-AT_MOST = tuple(
+# What these send follows from the data; their cards state the most.
+BY_DATA = tuple(
     name
     for name, collective in COLLECTIVES.items()
     if isinstance(collective, Union | S2 | Cheapest)
@@ -257,8 +252,8 @@ def run(group: Group, case: Case, data: str, steps: int = 3) -> list[Step]:
     return seen
 
 
-def count(group: Group, case: Case, steps: int = 1) -> tuple[int, int]:
-    """Rounds and bytes of one rank in one step, or in so many."""
+def count(group: Group, case: Case) -> tuple[int, int]:
+    """Rounds and bytes of one rank in one step."""
     counted = Counted(group)
-    run(counted, case, "integers", steps=steps)
+    run(counted, case, "integers", steps=1)
     return counted.traffic.rounds, counted.traffic.sent

@@ -177,7 +177,8 @@ class ByRows(ABC):
     def all_reduce_(
         self, x: Tensor, channel: Channel, state: State, out: Room
     ) -> Total:
-        held = Matrix(x, self._offered(x, state), state.width)
+        least = self._least(channel.size, state)
+        held = Matrix(x, self._offered(x, state, least), state.width)
         return held.vector(self._sum(held, channel, state))
 
     def sum_rows(self, mine: Rows, channel: Channel, state: State) -> Rows:
@@ -203,15 +204,23 @@ class ByRows(ABC):
             )
         return 1 if self.granularity == "element" else self.width
 
-    def _offered(self, x: Tensor, state: State) -> Tensor:
+    def _least(self, ranks: int, state: State) -> float:
+        """Below this, a magnitude is not worth offering."""
+        return 0.0
+
+    def _offered(self, x: Tensor, state: State, least: float = 0.0) -> Tensor:
         """The rows with the largest |v| in them, as many as the density says."""
+        peaks = x
         if state.width > 1:
             edges = torch.arange(-(-x.numel() // state.width) + 1) * state.width
             peaks = kernels.magnitudes(x, edges.clamp_(max=x.numel()))
-            return _largest(peaks, self.density, None)
-        if self.density == 1.0 and state.marker is not None:
-            state.marker.forget()
-        return _largest(x, self.density, state.marker)
+        if self.density == 1.0:
+            dtype = index_dtype(peaks.numel())
+            return _worth(peaks, least).nonzero().view(-1).to(dtype)
+        k = keep_count(peaks.numel(), self.density)
+        indices, values = kernels.select(peaks, k, marker=state.marker)
+        some = _worth(values, least)
+        return indices if bool(some.all()) else indices[some]
 
 
 def give_all(held: Held) -> Rows:
@@ -221,11 +230,6 @@ def give_all(held: Held) -> Rows:
     return Rows(held.ids, values, held.count)
 
 
-def _largest(peaks: Tensor, density: float, marker: Marker | None) -> Tensor:
-    """The `density` of largest entries, ascending, without those that are zero."""
-    if density == 1.0:
-        return peaks.nonzero().view(-1).to(index_dtype(peaks.numel()))
-    k = keep_count(peaks.numel(), density)
-    indices, values = kernels.select(peaks, k, marker=marker)
-    some = values != 0
-    return indices if bool(some.all()) else indices[some]
+def _worth(values: Tensor, least: float) -> Tensor:
+    # What is not a number is not less than anything: it is offered.
+    return values != 0 if least == 0.0 else ~(values.abs() < least)

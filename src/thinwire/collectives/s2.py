@@ -113,8 +113,9 @@ class S2(ByRows):
         width = self._card_width()
         rows = union.most_rows(size, width, ranks, self.density)
         columns = self.columns_for(-(-size // width), rows)
-        fits = columns * self.rows >= int(self._cells_per_row * rows)
-        stuck = 0 if fits or self.decode != "peel" else rows
+        fits = self.rows * columns >= int(self._cells_per_row * rows)
+        estimated = columns > 0 and self.decode != "peel"
+        stuck = 0 if fits or estimated else rows
         return self.card(size, width, ranks, columns=columns, stuck=stuck)
 
     def card(
@@ -148,6 +149,14 @@ class S2(ByRows):
         held.remove(held.ids[told_now], table.sent[told_now])
         values[stuck] = _sum_exactly(left, held, channel, note.peak).values
         return Rows(ids, values, held.count)
+
+    def _least(self, ranks: int, state: State) -> float:
+        # What was too fine to be sent stays in `x`, and the table would fill up with
+        # rows of zeros if it were offered.
+        bits = state.saved.get("peak")
+        if bits is None or self.decode != "peel":
+            return 0.0
+        return 2.0 ** FixedPoint.of(magnitude(bits), ranks, SPARE).exponent
 
     def _plan(
         self, count: int, told: Tensor, channel: Channel, state: State
