@@ -7,8 +7,10 @@ import torch
 from reductions import reduce
 from row_sums import RANKS
 
+from thinwire import kernels
 from thinwire.channel import Channel
 from thinwire.collectives import S2, Grade, Union, union
+from thinwire.collectives.s2 import CELLS_TO_PEEL
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError
 from thinwire.groups import Counted, simulate
@@ -177,6 +179,18 @@ def test_what_is_too_fine_to_send_is_not_offered():
     assert torch.count_nonzero(everyone[3][0].after) > 0
 
 
+@pytest.mark.parametrize("rows", CELLS_TO_PEEL)
+def test_that_many_cells_suffice(rows):
+    columns = S2(rows=rows).columns_for(10**6, 20_000)
+    # As much as the union may grow in a step, to be read at once.
+    grown = int(20_000 * 1.03)
+    ids, values = torch.arange(grown), torch.ones(grown, 1, dtype=torch.int32)
+    for seed in range(3):
+        keys = kernels.hash_keys(seed, 0, rows)
+        cells = kernels.sketch_rows(ids, values, keys, columns)
+        assert len(kernels.peel_rows_(cells, ids, keys)[1]) == 0
+
+
 def test_the_expected_union_falls_slowly():
     def grad(rank, step):
         every = 1 if step < 2 else 300
@@ -256,6 +270,7 @@ def test_its_card():
     assert s2.cost(1000, 1, None) == s2.cost(0, 8, None) == Cost()
     saturated = Union(0.5).cost(1000, 8, None)
     assert S2(0.5).cost(1000, 8, None) == saturated + Cost(0, 28)
+    assert S2(0.5, rows=2, columns=9).cost(1000, 8, None).rounds == 28
     small = S2(0.5, columns=1)
     assert small.cost(1000, 8, None) == saturated + Cost(0, 28 + 21)
 

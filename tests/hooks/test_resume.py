@@ -58,6 +58,7 @@ def interrupted(group, folder, at, steps, options):
         {"scope": "bucket", "kind": "words", "min_size": 100},
         {"scope": "bucket", "method": "gtopk"},
         {"scope": "bucket", "method": "spardl", "teams": 2, "gather": "bruck"},
+        {"scope": "bucket", "method": "s2", "granularity": "row", "density": 0.1},
     ],
     ids=str,
 )

@@ -177,13 +177,17 @@ class ByRows(ABC):
     def all_reduce_(
         self, x: Tensor, channel: Channel, state: State, out: Room
     ) -> Total:
-        least = self._least(channel.size, state)
+        least = self.least(channel.size, state)
         held = Matrix(x, self._offered(x, state, least), state.width)
         return held.vector(self._sum(held, channel, state))
 
     def sum_rows(self, mine: Rows, channel: Channel, state: State) -> Rows:
         """The sum of every rank's rows, whatever the density."""
         return self._sum(Listed(mine), channel, state)
+
+    def least(self, ranks: int, state: State) -> float:
+        """Below this, a magnitude is not worth offering."""
+        return 0.0
 
     def _sum(self, held: Held, channel: Channel, state: State) -> Rows:
         if channel.size == 1 or held.count == 0:
@@ -204,10 +208,6 @@ class ByRows(ABC):
             )
         return 1 if self.granularity == "element" else self.width
 
-    def _least(self, ranks: int, state: State) -> float:
-        """Below this, a magnitude is not worth offering."""
-        return 0.0
-
     def _offered(self, x: Tensor, state: State, least: float = 0.0) -> Tensor:
         """The rows with the largest |v| in them, as many as the density says."""
         peaks = x
@@ -215,6 +215,8 @@ class ByRows(ABC):
             edges = torch.arange(-(-x.numel() // state.width) + 1) * state.width
             peaks = kernels.magnitudes(x, edges.clamp_(max=x.numel()))
         if self.density == 1.0:
+            if state.marker is not None:
+                state.marker.forget()  # not selected from, and about to be wrong
             dtype = index_dtype(peaks.numel())
             return _worth(peaks, least).nonzero().view(-1).to(dtype)
         k = keep_count(peaks.numel(), self.density)

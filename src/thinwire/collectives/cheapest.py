@@ -62,6 +62,9 @@ class Cheapest(ByRows):
             return S2().sum_held(held, channel, state)
         return _united(held, channel, state)
 
+    def least(self, ranks: int, state: State) -> float:
+        return 0.0 if self.link is None else S2().least(ranks, state)
+
     def way(self, size: int, width: int, ranks: int, saved: dict[str, int]) -> Way:
         """What the last step's numbers speak for."""
         if "union" not in saved:

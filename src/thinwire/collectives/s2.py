@@ -113,7 +113,7 @@ class S2(ByRows):
         width = self._card_width()
         rows = union.most_rows(size, width, ranks, self.density)
         columns = self.columns_for(-(-size // width), rows)
-        fits = self.rows * columns >= int(self._cells_per_row * rows)
+        fits = self.rows * columns >= self._cells_per_row * rows
         estimated = columns > 0 and self.decode != "peel"
         stuck = 0 if fits or estimated else rows
         return self.card(size, width, ranks, columns=columns, stuck=stuck)
@@ -150,7 +150,7 @@ class S2(ByRows):
         values[stuck] = _sum_exactly(left, held, channel, note.peak).values
         return Rows(ids, values, held.count)
 
-    def _least(self, ranks: int, state: State) -> float:
+    def least(self, ranks: int, state: State) -> float:
         # What was too fine to be sent stays in `x`, and the table would fill up with
         # rows of zeros if it were offered.
         bits = state.saved.get("peak")
