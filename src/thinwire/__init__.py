@@ -37,12 +37,15 @@ if TYPE_CHECKING:
     )
     from thinwire.collectives import (
         BF16,
+        S2,
         AllGather,
         BySize,
+        Cheapest,
         Dense,
         GsSGD,
         GTopK,
         SparDL,
+        Union,
         Warmup,
     )
     from thinwire.cost import Cost, Link
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BF16",
     "QSGD",
+    "S2",
     "AgreementError",
     "AllGather",
     "AtLeast",
@@ -74,6 +78,7 @@ __all__ = [
     "Bloom",
     "BySize",
     "Channel",
+    "Cheapest",
     "ConfigError",
     "Cost",
     "Deflate",
@@ -106,6 +111,7 @@ __all__ = [
     "Split",
     "ThinwireError",
     "TornError",
+    "Union",
     "Warmup",
     "WireError",
     "Zstd",
@@ -142,12 +148,15 @@ _HOMES = {
     ),
     "collectives": (
         "BF16",
+        "S2",
         "AllGather",
         "BySize",
+        "Cheapest",
         "Dense",
         "GTopK",
         "GsSGD",
         "SparDL",
+        "Union",
         "Warmup",
     ),
     "cost": ("Cost", "Link"),

@@ -33,13 +33,18 @@ from thinwire.codecs import (
 )
 from thinwire.collectives import (
     BF16,
+    S2,
     AllGather,
     BySize,
+    Cheapest,
     Collective,
     Dense,
+    GatherRows,
     GsSGD,
     GTopK,
+    RowCollective,
     SparDL,
+    Union,
     Warmup,
 )
 from thinwire.errors import ConfigError
@@ -186,6 +191,9 @@ METHODS: Mapping[str, Method] = {
     "deepreduce": Method(
         AllGather, "topk with DeepReduce's codecs: for comparison", deepreduce
     ),
+    "union": Method(Union, "all that anyone selects, exactly: similar gradients"),
+    "s2": Method(S2, "the same by a sketch, in half the rounds"),
+    "cheapest": Method(Cheapest, "gather, union, s2 or dense, by the last step"),
 }
 
 FEEDBACKS: Mapping[str, Feedback] = {
@@ -193,6 +201,22 @@ FEEDBACKS: Mapping[str, Feedback] = {
     "momentum": Momentum(),
     "none": Forget(),
 }
+
+SPARSE: Mapping[str, RowCollective] = {
+    "gather": GatherRows(),
+    "union": Union(),
+    "s2": S2(),
+    "cheapest": Cheapest(),
+}
+
+
+def sparse(name: str) -> RowCollective:
+    """How naturally sparse gradients are reduced, by name.
+
+    >>> sparse("gather")
+    GatherRows()
+    """
+    return _named(name, SPARSE, "way to reduce sparse gradients")
 
 
 def method(name: str) -> Method:
@@ -251,6 +275,7 @@ def reducer(
 _OPTIONS = (
     "density",
     "scope",
+    "sparse",
     "codec",
     "feedback",
     "warmup",

@@ -58,3 +58,13 @@ def direct_all_gather(nbytes: int, ranks: int) -> Cost:
     Cost(rounds=3, nbytes=3000)
     """
     return Cost(ranks - 1, nbytes * (ranks - 1))
+
+
+def at_once(*costs: Cost) -> Cost:
+    """What is in flight together shares the rounds.
+
+    >>> at_once(ring_all_reduce(4000, 4), ring_all_reduce(16, 4))
+    Cost(rounds=6, nbytes=6024)
+    """
+    rounds = max((cost.rounds for cost in costs), default=0)
+    return Cost(rounds, sum(cost.nbytes for cost in costs))

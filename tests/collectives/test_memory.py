@@ -7,7 +7,7 @@ import torch
 
 from thinwire.channel import Channel
 from thinwire.codecs import Split
-from thinwire.collectives import AllGather, GTopK, SparDL
+from thinwire.collectives import S2, AllGather, GTopK, SparDL, Union
 from thinwire.layout import Layout
 from workers import pool
 
@@ -45,6 +45,10 @@ def resident(what):
         SparDL(0.01),
         SparDL(0.01, teams=2),
         SparDL(0.01, partition="contiguous"),
+        Union(0.01),
+        Union(0.01, "block"),
+        S2(0.01),
+        S2(0.01, "block"),
     ],
     ids=str,
 )

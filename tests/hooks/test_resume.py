@@ -59,6 +59,7 @@ def interrupted(group, folder, at, steps, options):
         {"scope": "bucket", "method": "gtopk"},
         {"scope": "bucket", "method": "gs-sgd"},
         {"scope": "bucket", "method": "spardl", "teams": 2, "gather": "bruck"},
+        {"scope": "bucket", "method": "s2", "granularity": "row", "density": 0.1},
     ],
     ids=str,
 )

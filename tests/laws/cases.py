@@ -13,13 +13,16 @@ from thinwire.channel import Channel
 from thinwire.codecs import Codec, Float32, Int32, Split
 from thinwire.collectives import (
     BF16,
+    S2,
     AllGather,
     BySize,
+    Cheapest,
     Collective,
     Dense,
     GsSGD,
     GTopK,
     SparDL,
+    Union,
     Warmup,
 )
 from thinwire.cost import Link
@@ -105,7 +108,24 @@ COLLECTIVES: dict[str, Collective] = {
     "gs-sgd-odd": GsSGD(0.03, rows=7, columns=97, candidates=1, block=50, sum="tree"),
     "gs-sgd-heavymix": GsSGD(0.05, sum="tree", recover="heavymix"),
     "gs-sgd-one-round": GsSGD(0.05, rounds=1, sum="tree"),
+    "union": Union(0.05),
+    "union-blocks": Union(0.05, "block", width=7),
+    "s2": S2(0.02),
+    "s2-blocks": S2(0.02, "block", width=7),
+    "s2-100%": S2(1.0),
+    "s2-stuck": S2(0.1, "block", width=3, columns=5),
+    "s2-median": S2(0.02, decode="median"),
+    "s2-mean": S2(0.05, rows=2, columns=20, decode="mean"),
+    "cheapest": Cheapest(0.05),
+    "cheapest-100%": Cheapest(1.0),
+    "cheapest-linked": Cheapest(0.02, "block", width=7, link=Link(1e-3, 1e9)),
 }
+# What these send follows from the data; their cards state the most.
+BY_DATA = tuple(
+    name
+    for name, collective in COLLECTIVES.items()
+    if isinstance(collective, Union | S2 | Cheapest)
+)
 
 
 # A codec's lists are single-holder lists in the first, and shared ones in the second.

@@ -81,7 +81,7 @@ def test_nor_in_the_rest_of_the_product(case, data):
 
 def test_only_what_says_so_delivers_estimates():
     names = [name for name, c in COLLECTIVES.items() if c.grade is Grade.NONE]
-    assert names == ["gs-sgd-one-round"]
+    assert names == ["gs-sgd-one-round", "s2-median", "s2-mean"]
 
 
 def one_step():

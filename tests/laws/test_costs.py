@@ -3,20 +3,24 @@
 import pytest
 from cases import (
     ALL_CASES,
+    BY_DATA,
     CODECS,
     COLLECTIVES,
     EVERY_CODEC,
+    FEW_RANKS,
+    MIDDLE,
     RANKS,
     Case,
     count,
+    run,
     usual_ranks,
 )
 
 from thinwire.catalog import DEFAULT_CODEC
-from thinwire.collectives import Warmup
-from thinwire.cost import Cost
+from thinwire.collectives import S2, Cheapest, Warmup, union
+from thinwire.cost import Cost, ring_all_reduce
 from thinwire.errors import ConfigError
-from thinwire.groups import simulate
+from thinwire.groups import Counted, simulate
 
 
 @pytest.mark.parametrize(
@@ -24,6 +28,7 @@ from thinwire.groups import simulate
     [
         case
         for case in ALL_CASES
+        if case.collective not in BY_DATA
         if case.codec in (None, "raw", DEFAULT_CODEC)
         or (
             (case.size == 1000 and CODECS[case.codec].nbytes(1000, 10) is not None)
@@ -40,6 +45,43 @@ def test_counted_equals_card(case):
         counted = simulate(ranks, lambda g: count(g, case))
         busiest = Cost(max(r for r, _ in counted), max(n for _, n in counted))
         assert busiest == collective.cost(case.size, ranks, codec), ranks
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        for case in ALL_CASES
+        if case.collective in BY_DATA and case.size in (0, MIDDLE)
+    ],
+    ids=str,
+)
+def test_counted_follows_from_the_union_where_the_data_decides(case):
+    """The first step of those that reduce rows: nothing to go by but the union."""
+    collective = COLLECTIVES[case.collective]
+    width = 1 if collective.granularity == "element" else collective.width
+
+    def body(group):
+        counted = Counted(group)
+        (step,) = run(counted, case, "integers", steps=1)
+        return -(-step.listed // width), counted.traffic.cost
+
+    def card(ranks, rows):
+        riders = 16 if isinstance(collective, Cheapest) else 0
+        if not isinstance(collective, S2):
+            return union.card(case.size, width, ranks, rows=rows, riders=riders)
+        columns = collective.columns_for(case.size, None)
+        stuck = rows if columns == 0 or collective.decode == "peel" else 0
+        asked = ring_all_reduce(16, ranks) if columns and stuck else Cost()
+        given = {"columns": columns, "stuck": stuck}
+        return collective.card(case.size, width, ranks, **given) + asked
+
+    for ranks in FEW_RANKS:
+        ((rows, counted),) = set(simulate(ranks, body))
+        if case.collective == "s2-stuck":
+            assert counted.nbytes <= card(ranks, rows).nbytes
+        else:
+            assert counted == card(ranks, rows)
 
 
 def test_a_length_travels_ahead_of_packets_of_unknown_length():

@@ -34,11 +34,13 @@ class State:
     """What a collective keeps between reductions of one vector.
 
     `saved` are whole numbers that results depend on: a checkpoint holds them. `marker`
-    is scratch: results never depend on it.
+    is scratch: results never depend on it. `width` follows from the layout: elements of
+    a row, where rows are reduced.
     """
 
     marker: Marker | None = None
     saved: dict[str, int] = field(default_factory=dict)
+    width: int = 1
 
     def marker_of(self, blocks: tuple[Block, ...]) -> Marker:
         """The marker for these blocks: the one at hand, or a new one."""

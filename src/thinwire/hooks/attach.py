@@ -10,7 +10,7 @@ from torch.distributed import ProcessGroup
 
 from thinwire import catalog
 from thinwire.codecs import Codec
-from thinwire.collectives import Dense
+from thinwire.collectives import Dense, GatherRows, RowCollective
 from thinwire.errors import ConfigError
 from thinwire.feedback import Feedback
 from thinwire.hooks.ddp import Scaler, Scope, State, hook, report
@@ -24,6 +24,7 @@ def attach(
     *,
     density: float = 0.01,
     scope: Scope = "bucket",
+    sparse: str | RowCollective = "gather",
     codec: str | Codec | None = None,
     feedback: str | Feedback = "residual",
     warmup: catalog.WarmupSteps = 0,
@@ -46,6 +47,9 @@ def attach(
         density: The fraction of the gradient that is kept, above 0 and at most 1.
         scope: "bucket" reduces DDP's buckets while the backward pass goes on; "model"
             reduces the whole gradient at once, when the last bucket is there.
+        sparse: How gradients of `nn.Embedding(sparse=True)` are reduced, exactly and
+            whatever the method: "gather" (everyone's rows to everyone), "union" (a
+            bitmap of rows, then their sum), "s2" (both at once) or "cheapest".
         codec: How lists become bytes; the method's default where None.
         feedback: "residual" remembers what was not sent; "momentum" does, and applies
             momentum 0.9 before selection (then set the optimizer's to 0), as does
@@ -78,6 +82,7 @@ def attach(
             seed=seed,
             **options,
         )
+        rows = catalog.sparse(sparse) if isinstance(sparse, str) else sparse
     except ConfigError as problem:
         # The other ranks are about to compare settings: tell them, or they would wait.
         report(problem, ddp, process_group)
@@ -85,10 +90,12 @@ def attach(
     if os.environ.get("THINWIRE", "") == "dense":
         # The feedback stays: it may be where the momentum is.
         reducer = replace(reducer, collective=Dense(), codec=None)
+        rows = GatherRows()
     state = State(
         ddp,
         reducer,
         scope=scope,
+        sparse=rows,
         grad_scaler=grad_scaler,
         process_group=process_group,
         timeout=timeout,

@@ -15,7 +15,7 @@ from torch.futures import Future
 
 from thinwire.collectives import Total
 from thinwire.groups import Group
-from thinwire.hooks.rows import mean_of_rows, one_row
+from thinwire.hooks.rows import one_row
 from thinwire.hooks.units import Names, Plan, Units
 from thinwire.reducers import Pipeline
 from thinwire.sparse import SparseVector
@@ -42,7 +42,7 @@ class Backward:
     """The buckets of one pass, and what of them has been delivered.
 
     `choose` is asked for the plan once every bucket is there, unless `plan` (the last
-    pass's) already fits the buckets that arrive.
+    pass's) already fits the buckets that arrive. `number` counts passes.
     """
 
     reducer: Pipeline
@@ -50,6 +50,7 @@ class Backward:
     units: Units
     plan: Plan | None
     choose: Callable[[Sequence[Names]], Plan]
+    number: int = 0
     scale: float = 1.0
     per_name: bool = False
     arrivals: list[Arrival] = field(default_factory=list)
@@ -120,7 +121,10 @@ class Backward:
     def _reduce_rows(self, arrival: Arrival) -> None:
         if not self.finite:
             return
-        arrival.buffer = mean_of_rows(arrival.buffer, self.group)
+        (name,) = arrival.names
+        arrival.buffer = self.units.sparse.mean(
+            name, arrival.buffer, self.group, self.number
+        )
         checked = self.reducer.on_nonfinite != "unchecked"
         if checked and not bool(arrival.buffer.values().isfinite().all()):
             self._withdraw()

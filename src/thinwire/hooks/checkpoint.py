@@ -12,6 +12,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from thinwire.errors import ConfigError
+from thinwire.hooks.rows import read
 from thinwire.hooks.units import Units
 
 FORMAT = 1
@@ -76,6 +77,7 @@ def check(entries: Mapping[str, Any], units: Units, residual: Residual) -> None:
             )
     shapes = dict(zip(units.layout.names, units.layout.shapes, strict=True))
     _same_names([name for unit in units_of(entries) for name in unit], shapes)
+    read(entries.get("sparse", "{}"))
     if residual == "drop" or entries["flushed"]:
         return
     _counters_of(entries)
@@ -145,6 +147,9 @@ def fill(
     known = entries["scope"] == scope
     units.regroup(units_of(entries) if known else [units.layout.names])
     units.settled = known and entries["settled"]
+    # Not of another rank's or size's, where steps are planned anew.
+    plans = entries.get("sparse", "{}") if residual == "keep" else "{}"
+    units.sparse.load(read(plans))
     if not (remember or was_held):
         return
     for state in units.states:
@@ -166,6 +171,7 @@ def dump(units: Units) -> dict[str, Any]:
     return {
         "units": json.dumps([layout.names for layout in units.layouts]),
         "counters": json.dumps([state.collective.saved for state in states]),
+        "sparse": units.sparse.dump(),
         "settled": units.settled,
         "step": 0 if first is None else first.step,
         "scale": 1.0 if first is None else first.memory.scale,

@@ -22,7 +22,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.codecs import Timed
-from thinwire.collectives import Dense
+from thinwire.collectives import Dense, GatherRows, RowCollective
 from thinwire.cost import ring_all_reduce
 from thinwire.errors import (
     AgreementError,
@@ -44,6 +44,7 @@ from thinwire.hooks.inspection import (
     trained_parameters,
 )
 from thinwire.hooks.metrics import metrics_of
+from thinwire.hooks.rows import SparseGradients
 from thinwire.hooks.units import Names, Units
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
@@ -90,6 +91,7 @@ class State:
         reducer: Pipeline,
         *,
         scope: Scope = "bucket",
+        sparse: RowCollective = GatherRows(),  # noqa: B008 - it is frozen
         grad_scaler: Scaler | None = None,
         process_group: dist.ProcessGroup | None = None,
         timeout: float | None = None,
@@ -110,7 +112,10 @@ class State:
         self._scaler = grad_scaler
         agreement.compare_settings(
             TorchGroup(self._process_group, timeout=timeout, device=self._device),
-            settings_of(model, reducer, scope, scaled=grad_scaler is not None),
+            {
+                **settings_of(model, reducer, scope, scaled=grad_scaler is not None),
+                "sparse": repr(sparse),
+            },
             None,
             self._device,
         )
@@ -123,7 +128,7 @@ class State:
         self._group = Counted(self._transport)
         self._engine = Engine(
             self._group,
-            Units(reducer, layout, self._device),
+            Units(reducer, layout, self._device, SparseGradients(sparse, reducer.seed)),
             {name: p.numel() for name, p in model.module.named_parameters()},
             whole_model=scope == "model",
             per_name=bool(model.find_unused_parameters or model.static_graph),
@@ -221,6 +226,7 @@ class State:
                     if state.memory.saved:  # else `x` is scratch, and owes nothing
                         self._deliver_all(state)
                     state.collective.saved.clear()
+        units.sparse.forget()
         if self._may_be_direct:
             units.forget()
         # What was frozen meanwhile gets no gradient: it keeps what it is owed.

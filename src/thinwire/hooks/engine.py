@@ -116,6 +116,7 @@ class Engine:
             self.units,
             plan=None if unsettled else self._plan,
             choose=self._choose,
+            number=self.passes,
             scale=scale,
             per_name=self._per_name,
         )

@@ -1,76 +1,101 @@
-"""Naturally sparse gradients (`nn.Embedding(sparse=True)`): every rank's rows, exactly.
+"""Naturally sparse gradients (`nn.Embedding(sparse=True)`): the rows that were touched.
 
-An all-gather of the touched rows, added in order of rank: no selection, no residual.
+They are added up by a collective on rows: nothing is selected and nothing remembered
+but, per parameter, the few numbers that the collective plans its next step with.
 """
 
-import struct
+import json
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from thinwire.errors import WireError
+from thinwire.channel import Channel
+from thinwire.collectives import RowCollective, State
+from thinwire.errors import ConfigError
 from thinwire.groups import Group
+from thinwire.rows import Rows
+from thinwire.sparse import index_dtype
 
-_COUNT = struct.Struct("<q")
+
+class SparseGradients:
+    """How sparse gradients are reduced, and what is planned for each parameter."""
+
+    def __init__(self, collective: RowCollective, seed: int = 0) -> None:
+        self.collective = collective
+        self._seed = seed
+        self._states: dict[str, State] = {}
+
+    def mean(self, name: str, grad: Tensor, group: Group, step: int) -> Tensor:
+        """The mean of a sparse COO tensor over all ranks; the same bits everywhere."""
+        channel = Channel(group, step=step, seed=self._seed)
+        state = self._states.setdefault(name, State())
+        mine = _rows_of(grad.coalesce())
+        total = self.collective.sum_rows(mine, channel, state)
+        return _tensor_of(total, total.values / group.size, like=grad)
+
+    def forget(self) -> None:
+        """Plan anew, as in a first step."""
+        self._states.clear()
+
+    def dump(self) -> str:
+        """The plans, as a state dict holds them."""
+        return json.dumps({name: each.saved for name, each in self._states.items()})
+
+    def load(self, plans: Mapping[str, Mapping[str, int]]) -> None:
+        """Go on with plans that `read` has read."""
+        self._states = {name: State(saved=dict(s)) for name, s in plans.items()}
 
 
-def mean_of_rows(grad: Tensor, group: Group) -> Tensor:
-    """The mean of a sparse COO tensor over all ranks; the same bits everywhere."""
-    mine = grad.coalesce()
-    bodies = group.all_gather(_pack(mine), nbytes=None)
-    parts = [_unpack(body, mine, rank) for rank, body in enumerate(bodies)]
-    indices = torch.cat([indices for indices, _ in parts], dim=1)
-    values = torch.cat([values for _, values in parts])
-    # coalesce() adds duplicates in the order given: the order of rank.
-    total = torch.sparse_coo_tensor(
-        indices, values, mine.shape, check_invariants=False
-    ).coalesce()
-    return torch.sparse_coo_tensor(
-        total.indices(),
-        (total.values() / group.size).to(grad.dtype),
-        mine.shape,
-        is_coalesced=True,
-        check_invariants=False,
-    )
+def read(text: Any) -> dict[str, dict[str, int]]:
+    """The plans in a state dict, or an error where they cannot be read."""
+    try:
+        return {
+            str(name): {str(key): int(number) for key, number in saved.items()}
+            for name, saved in json.loads(text).items()
+        }
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"a damaged state dict: its 'sparse' is {text!r}, not numbers by parameter"
+        ) from error
 
 
 def one_row(like: Tensor) -> Tensor:
     """A gradient that touches the first row alone, so that ranks touch the same one."""
-    dims = like.sparse_dim()
     count = min(1, like.numel())
+    row = Rows(
+        torch.zeros(count, dtype=torch.int64, device=like.device),
+        torch.zeros(count, _width(like), device=like.device),
+        _count(like),
+    )
+    return _tensor_of(row, row.values, like)
+
+
+def _rows_of(grad: Tensor) -> Rows:
+    ids, count = grad.indices()[0], _count(grad)
+    for size, more in zip(grad.shape[1:], grad.indices()[1:], strict=False):
+        ids = ids * size + more
+    values = grad.values().float().reshape(len(ids), _width(grad))
+    return Rows(ids.to(index_dtype(count)), values, count)
+
+
+def _tensor_of(rows: Rows, values: Tensor, like: Tensor) -> Tensor:
+    dims = like.sparse_dim()
+    shape = like.shape[:dims]
+    indices = torch.stack(torch.unravel_index(rows.ids.long(), shape))
     return torch.sparse_coo_tensor(
-        torch.zeros(dims, count, dtype=torch.int64, device=like.device),
-        torch.zeros(count, *like.shape[dims:], dtype=like.dtype, device=like.device),
+        indices,
+        values.view(rows.nnz, *like.shape[dims:]).to(like.dtype),
         like.shape,
         is_coalesced=True,
         check_invariants=False,
     )
 
 
-def _pack(rows: Tensor) -> Tensor:
-    count = torch.frombuffer(
-        bytearray(_COUNT.pack(rows.values().shape[0])), dtype=torch.uint8
-    )
-    indices = rows.indices().contiguous().view(-1).view(torch.uint8)
-    values = rows.values().float().contiguous().view(-1).view(torch.uint8)
-    return torch.cat([count.to(rows.device), indices, values])
+def _count(grad: Tensor) -> int:
+    return grad.shape[: grad.sparse_dim()].numel()
 
 
-def _unpack(body: Tensor, like: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """The rows a peer sent; bytes are not believed."""
-    dims = like.sparse_dim()
-    row_shape = like.shape[dims:]
-    if body.numel() < _COUNT.size:
-        raise WireError(f"from rank {rank}: {body.numel()} bytes of rows")
-    (count,) = _COUNT.unpack(body[: _COUNT.size].cpu().numpy().tobytes())
-    split = _COUNT.size + 8 * dims * count
-    if count < 0 or body.numel() != split + 4 * count * row_shape.numel():
-        raise WireError(
-            f"from rank {rank}: {body.numel()} bytes do not hold {count} rows of "
-            f"shape {tuple(row_shape)}"
-        )
-    indices = body[_COUNT.size : split].view(torch.int64).view(dims, count)
-    bounds = torch.tensor(like.shape[:dims], device=body.device).unsqueeze(1)
-    if bool(((indices < 0) | (indices >= bounds)).any()):
-        raise WireError(f"from rank {rank}: a row outside {tuple(like.shape)}")
-    return indices, body[split:].view(torch.float32).view(count, *row_shape)
+def _width(grad: Tensor) -> int:
+    return grad.shape[grad.sparse_dim() :].numel()

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
+from thinwire.collectives import GatherRows
 from thinwire.errors import ConfigError
+from thinwire.hooks.rows import SparseGradients
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
 from thinwire.reducers import State as UnitState
@@ -69,10 +71,20 @@ class Plan:
 
 
 class Units:
-    """The units, and the reducer's state of each, made when first needed."""
+    """The units, and the reducer's state of each, made when first needed.
 
-    def __init__(self, reducer: Pipeline, layout: Layout, device: torch.device) -> None:
+    Sparse gradients are in no unit: `sparse` takes each by itself.
+    """
+
+    def __init__(
+        self,
+        reducer: Pipeline,
+        layout: Layout,
+        device: torch.device,
+        sparse: SparseGradients | None = None,
+    ) -> None:
         self.layout = layout
+        self.sparse = sparse or SparseGradients(GatherRows())
         self.settled = False
         self.layouts = [layout] if layout.names else []
         self._reducer = reducer

@@ -38,8 +38,15 @@ from thinwire.kernels.codes import (
     unpack_bits,
 )
 from thinwire.kernels.entry import Stopwatch, by_reference, watched
-from thinwire.kernels.hashes import Hashes
+from thinwire.kernels.hashes import Hashes, hash_keys
 from thinwire.kernels.marker import Marker
+from thinwire.kernels.peel import (
+    Estimate,
+    estimate_rows,
+    peel_rows_,
+    set_bits,
+    sketch_rows,
+)
 from thinwire.kernels.sketch import (
     encode_sketch,
     estimate_sketch_,
@@ -63,6 +70,7 @@ from thinwire.kernels.vectors import (
 
 __all__ = [
     "Block",
+    "Estimate",
     "Hashes",
     "Marker",
     "Sparse",
@@ -96,17 +104,22 @@ __all__ = [
     "encode_runs",
     "encode_sketch",
     "encode_varint",
+    "estimate_rows",
     "estimate_sketch_",
     "gather",
+    "hash_keys",
     "interleaved_blocks",
     "join",
     "magnitudes",
     "merge_add",
     "pack_bits",
+    "peel_rows_",
     "scatter_",
     "select",
+    "set_bits",
     "shuffled",
     "sketch_energy",
+    "sketch_rows",
     "split",
     "strictly_increasing",
     "subtract_at_",

@@ -36,6 +36,12 @@ from thinwire.kernels.cpu_elias_fano import (  # noqa: F401
 from thinwire.kernels.cpu_halves import to_bfloat16, to_float16  # noqa: F401
 from thinwire.kernels.cpu_int8 import decode_int8, encode_int8  # noqa: F401
 from thinwire.kernels.cpu_log import decode_log, encode_log  # noqa: F401
+from thinwire.kernels.cpu_peel import (  # noqa: F401
+    estimate_rows,
+    peel_rows_,
+    set_bits,
+    sketch_rows,
+)
 from thinwire.kernels.cpu_poly import decode_poly, encode_poly  # noqa: F401
 from thinwire.kernels.cpu_qsgd import decode_qsgd, encode_qsgd  # noqa: F401
 from thinwire.kernels.cpu_rice import decode_rice, encode_rice  # noqa: F401

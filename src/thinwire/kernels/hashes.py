@@ -12,6 +12,9 @@ Nothing is stored: all follows from (seed, epoch, row), which every rank knows.
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 GOLDEN = 0x9E3779B97F4A7C15
 FIRST = 0xBF58476D1CE4E5B9
 SECOND = 0x94D049BB133111EB
@@ -61,6 +64,18 @@ def key(seed: int, epoch: int, number: int) -> int:
     '0x76a3dec45265c099'
     """
     return mix(seed + GOLDEN * (1 + KEYS * epoch + number))
+
+
+def hash_keys(seed: int, epoch: int, rows: int) -> Tensor:
+    """A key for each of at most 64 rows of a table, as int64; fresh in every epoch."""
+    if not 0 < rows <= KEYS:
+        raise ValueError(f"{rows} rows of a table where 1 to {KEYS} are possible")
+    return torch.tensor([signed(key(seed, epoch, row)) for row in range(rows)])
+
+
+def signed(word: int) -> int:
+    """The int64 of the same 64 bits."""
+    return word - (1 << 64) if word >> 63 else word
 
 
 def mix(word: int) -> int:

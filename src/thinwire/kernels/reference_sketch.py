@@ -7,7 +7,15 @@
 import torch
 from torch import Tensor
 
-from thinwire.kernels.hashes import FIRST, GOLDEN, SECOND, Hashes, half_bits, turn_keys
+from thinwire.kernels.hashes import (
+    FIRST,
+    GOLDEN,
+    SECOND,
+    Hashes,
+    half_bits,
+    signed,
+    turn_keys,
+)
 
 _LANES = 64
 
@@ -70,11 +78,6 @@ def mixed(key: int, numbers: Tensor) -> Tensor:
 def shifted(words: Tensor, count: int) -> Tensor:
     """A shift to the right that brings in zeros, whatever the sign."""
     return (words >> count) & ((1 << (64 - count)) - 1)
-
-
-def signed(word: int) -> int:
-    """The int64 of the same bits."""
-    return word - (1 << 64) if word >> 63 else word
 
 
 def _turns(cells: Tensor) -> list[Tensor]:

@@ -1,0 +1,81 @@
+"""The rows that any rank offers, exactly: a bitmap, then 4 bytes an element of them.
+
+Bitmaps of the offered rows are combined with OR; then every rank knows the union, and
+one library all-reduce adds up what all have there. The exact baseline of S2, and what
+OmniReduce comes down to without its aggregators. Two all-reduces, one after the other.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from thinwire import kernels
+from thinwire.channel import Channel
+from thinwire.codecs import Codec
+from thinwire.collectives.by_rows import ByRows, Held
+from thinwire.collectives.collective import Grade, State
+from thinwire.cost import Cost, at_once, ring_all_reduce
+from thinwire.errors import WireError
+from thinwire.groups import Op
+from thinwire.rows import Rows
+from thinwire.sparse import keep_count
+
+Rider = tuple[Tensor, Op]
+"""A small tensor that travels with a bitmap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Union(ByRows):
+    """Every rank gives all that it has at the union, not only what it offered.
+
+    These are the same bytes, and nothing stays in `x` there.
+    """
+
+    @property
+    def grade(self) -> Grade:
+        return Grade.ROUNDING
+
+    def sum_held(self, held: Held, channel: Channel, state: State) -> Rows:
+        ids = union_of(held, channel)
+        return sum_at(ids, held, channel)
+
+    def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:
+        """The most there can be: no two ranks offer the same row."""
+        width = self._card_width()
+        rows = most_rows(size, width, ranks, self.density)
+        return card(size, width, ranks, rows=rows)
+
+
+def union_of(held: Held, channel: Channel, *riders: Rider) -> Tensor:
+    """The rows that any rank offers; the riders are combined in the same rounds."""
+    bitmap = kernels.encode_bitmap(held.ids, held.count)
+    channel.all_reduce_(*riders, (bitmap, Op.OR))
+    try:
+        return kernels.set_bits(bitmap, held.count)
+    except ValueError as error:
+        raise WireError(f"a bitmap of {held.count} rows with {error}") from error
+
+
+def sum_at(ids: Tensor, held: Held, channel: Channel) -> Rows:
+    """What all ranks have at these rows, which they know alike."""
+    values = held.at(ids)
+    held.remove(ids, values)
+    if len(ids):
+        channel.all_reduce_((values, Op.SUM))
+    return Rows(ids, values, held.count)
+
+
+def most_rows(size: int, width: int, ranks: int, density: float) -> int:
+    """How many rows a union has if no two ranks offer the same one."""
+    count = -(-size // width)
+    return min(count, ranks * keep_count(count, density))
+
+
+def card(size: int, width: int, ranks: int, *, rows: int, riders: int = 0) -> Cost:
+    """The cost with a union of so many rows, and riders of so many bytes."""
+    if size == 0 or ranks == 1:
+        return Cost()
+    count = -(-size // width)
+    bitmap = ring_all_reduce(-(-count // 8), ranks)
+    first = at_once(bitmap, ring_all_reduce(riders, ranks))
+    return first + (ring_all_reduce(4 * rows * width, ranks) if rows else Cost())
