@@ -74,7 +74,8 @@ def hash_keys(seed: int, epoch: int, rows: int) -> Tensor:
 
 
 def signed(word: int) -> int:
-    """The int64 of the same 64 bits."""
+    """The int64 of the same low 64 bits."""
+    word &= WORD
     return word - (1 << 64) if word >> 63 else word
 
 
