@@ -39,6 +39,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/select.py
 	$(BIN)/python benchmarks/hook.py
 	$(BIN)/python benchmarks/codecs.py
+	$(BIN)/python benchmarks/sketch.py
+	$(BIN)/python benchmarks/embedding.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
