@@ -36,7 +36,7 @@ fuzz: $(VENV)/.ready-to-fuzz
 	$(BIN)/python fuzz/decoders.py --seconds $(SECONDS)
 
 bench: $(READY)
-	$(BIN)/python benchmarks/select.py
+	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/hook.py
 	$(BIN)/python benchmarks/codecs.py
 	$(BIN)/python benchmarks/sketch.py

@@ -14,11 +14,6 @@ Beside ours: DeepReduce's Bloom filter; zlib and zstd on the same bytes ("deflat
 "zstd" of values are just that); what numpy and torch offer.
 """
 
-import sys
-
-# Behind the standard library, which has a `codecs` of its own.
-sys.path.append(sys.path.pop(0))
-
 import argparse
 import json
 import zlib

@@ -14,11 +14,6 @@ Verified: replicas agree, and after the last step the parameters of every exact 
 are those of plain DDP.
 """
 
-import sys
-
-# Behind the standard library, which has a `select` of its own.
-sys.path.append(sys.path.pop(0))
-
 import argparse
 import gzip
 import os

@@ -17,11 +17,6 @@ common to all ranks, fresh in every step; and gradients of the demo's model, rec
 while it trains. Verified in every step: what was delivered and what is owed add up.
 """
 
-import sys
-
-# Behind the standard library, which has a `select` of its own.
-sys.path.append(sys.path.pop(0))
-
 import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -9,11 +9,6 @@ the slowest rank. Verified: dense gives DDP's gradients bit for bit, replicas ag
 what a method delivered and still owes adds up to what DDP delivered.
 """
 
-import sys
-
-# Behind the standard library, which has a `select` of its own.
-sys.path.append(sys.path.pop(0))
-
 import argparse
 import os
 from statistics import median, quantiles

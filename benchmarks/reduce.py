@@ -15,11 +15,6 @@ Verified: on whole numbers delivered and owed add up exactly to what there was, 
 ranks get the same bits, then and in the last step.
 """
 
-import sys
-
-# Behind the standard library, which has a `select` of its own.
-sys.path.append(sys.path.pop(0))
-
 import argparse
 import os
 from collections.abc import Callable, Sequence

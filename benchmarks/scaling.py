@@ -16,11 +16,6 @@ The messages of a run are sent again over the other links; over the run's own th
 take the same time, to the bit.
 """
 
-import sys
-
-# Behind the standard library, which has a `select` of its own.
-sys.path.append(sys.path.pop(0))
-
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -16,11 +16,6 @@
   Verified: on whole numbers both deliver the same and lose nothing.
 """
 
-import sys
-
-# Behind the standard library, which has a `select` of its own.
-sys.path.append(sys.path.pop(0))
-
 import argparse
 from collections.abc import Callable, Sequence
 from statistics import fmean
