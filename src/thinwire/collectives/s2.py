@@ -101,7 +101,7 @@ class S2(ByRows):
             return self.columns
         if rows is None:
             return 0
-        # Few rows vary more: this much lets 95 % of unions be peeled at once.
+        # Few rows vary more: with these, nine of ten unions are peeled at once.
         cells = int(self._cells_per_row * rows) + 3 * isqrt(rows) + 6
         # A few sizes only, so that buffers are used again.
         shift = max(cells.bit_length() - 5, 0)

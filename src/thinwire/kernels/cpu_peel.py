@@ -2,8 +2,8 @@
 # ruff: noqa: D103, because the front door documents each function.
 """Sketched rows, one at a time: peeling in a time that is linear in the rows.
 
-Some 50 ns a row to insert and 150 to peel (of one element, in a table of three rows);
-three times that where the table does not fit the cache.
+Some 40 ns a row to insert and 130 to peel (of one element, in a table of three rows),
+480 to peel where the table does not fit the cache: benchmarks/peel.py.
 
 Every cell knows how many of the rows have it and the exclusive or of their places, so a
 cell with one row says which it is. Order does not matter: whole numbers wrap around and
