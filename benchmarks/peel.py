@@ -4,11 +4,6 @@ python benchmarks/peel.py            # both tables
 python benchmarks/peel.py --quick    # fewer trials
 """
 
-import sys
-
-# Behind the standard library, which has a `select` of its own.
-sys.path.append(sys.path.pop(0))
-
 import argparse
 from math import isqrt
 from time import process_time
