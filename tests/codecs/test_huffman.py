@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from strategies import unhurried
 from thinwire.codecs import Float32, Huffman, Split
 from thinwire.errors import ConfigError, WireError
-from thinwire.kernels import strictly_increasing
-from thinwire.sparse import SparseVector, index_dtype
+from thinwire.kernels import index_dtype, strictly_increasing
+from thinwire.sparse import SparseVector
 from thinwire.wire import Packet, padded
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "huffman" / "five_of_100000.bin"

@@ -5,7 +5,7 @@ import torch
 
 from thinwire.codecs import Int32
 from thinwire.errors import ConfigError, WireError
-from thinwire.sparse import index_dtype
+from thinwire.kernels import index_dtype
 
 
 def section(indices):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from strategies import ANY, unhurried, vectors
 from thinwire.codecs import BFloat16, Int32, Split
 from thinwire.errors import WireError
-from thinwire.kernels import strictly_increasing
-from thinwire.sparse import SparseVector, index_dtype
+from thinwire.kernels import index_dtype, strictly_increasing
+from thinwire.sparse import SparseVector
 from thinwire.wire import HEADER, Packet
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "split" / "1-1" / "five_of_300.bin"

@@ -19,7 +19,6 @@ from thinwire import kernels
 from thinwire.codecs.codec import checked
 from thinwire.codecs.stream import decode_stream, encode_stream, inflated
 from thinwire.errors import ConfigError, WireError
-from thinwire.sparse import index_dtype
 
 _RAW = -15  # a bare deflate stream: no header, no checksum of its own
 _LEVEL = 6
@@ -59,7 +58,7 @@ class Huffman:
         with checked("Huffman"):
             planes = decode_stream(section, nnz, _inflated)
         rows = planes.view(torch.uint8).view(4, nnz).t().reshape(-1)
-        indices = rows.view(torch.int32).to(index_dtype(size))
+        indices = rows.view(torch.int32).to(kernels.index_dtype(size))
         if not kernels.strictly_increasing(indices, size):
             raise WireError(
                 f"Huffman: indices that do not increase strictly from 0 up to {size}"

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from thinwire import kernels
 from thinwire.errors import ConfigError, WireError
-from thinwire.sparse import index_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,4 +47,4 @@ class Int32:
         """What was encoded, unchecked: the caller sorts, and checks then."""
         if section.numel() < 4 * nnz:
             raise WireError(f"{nnz} indices in {section.numel()} bytes")
-        return section[: 4 * nnz].view(torch.int32).to(index_dtype(size))
+        return section[: 4 * nnz].view(torch.int32).to(kernels.index_dtype(size))

@@ -39,6 +39,7 @@ from thinwire.kernels.codes import (
 )
 from thinwire.kernels.entry import Stopwatch, by_reference, watched
 from thinwire.kernels.marker import Marker
+from thinwire.kernels.sections import index_dtype
 from thinwire.kernels.vectors import (
     Sparse,
     accumulate_,
@@ -88,6 +89,7 @@ __all__ = [
     "encode_runs",
     "encode_varint",
     "gather",
+    "index_dtype",
     "interleaved_blocks",
     "join",
     "magnitudes",

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def index_dtype(size: int) -> torch.dtype:
-    """The type of indices below `size`."""
+    """The integer type that indices of a vector of `size` elements have."""
     return torch.int32 if size < 2**31 else torch.int64
 
 
