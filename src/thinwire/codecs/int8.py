@@ -29,7 +29,7 @@ class Int8:
         return False
 
     def nbytes(self, nnz: int) -> int:
-        return nnz + 2 * -(-nnz // 256)
+        return kernels.nbytes_int8(nnz)
 
     def encode(self, values: Tensor, *, key: int) -> Tensor:
         del key

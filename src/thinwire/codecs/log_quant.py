@@ -44,7 +44,7 @@ class LogQuant:
         return False
 
     def nbytes(self, nnz: int) -> int:
-        return (4 << (self.bits - 1)) + -(-nnz * self.bits // 8)
+        return kernels.nbytes_log(nnz, self.bits)
 
     def encode(self, values: Tensor, *, key: int) -> Tensor:
         del key

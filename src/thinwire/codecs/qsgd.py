@@ -48,8 +48,7 @@ class QSGD:
         return False
 
     def nbytes(self, nnz: int) -> int:
-        width = 1 if self.levels <= INT8 else 2
-        return 4 * -(-nnz // self.bucket) + width * nnz
+        return kernels.nbytes_qsgd(nnz, self.levels, self.bucket)
 
     def encode(self, values: Tensor, *, key: int) -> Tensor:
         return kernels.encode_qsgd(values, self.levels, self.bucket, key)

@@ -39,6 +39,9 @@ from thinwire.kernels.codes import (
 )
 from thinwire.kernels.entry import Stopwatch, by_reference, watched
 from thinwire.kernels.marker import Marker
+from thinwire.kernels.reference_int8 import nbytes_int8
+from thinwire.kernels.reference_log import nbytes_log
+from thinwire.kernels.reference_qsgd import nbytes_qsgd
 from thinwire.kernels.sections import index_dtype
 from thinwire.kernels.vectors import (
     Sparse,
@@ -94,6 +97,9 @@ __all__ = [
     "join",
     "magnitudes",
     "merge_add",
+    "nbytes_int8",
+    "nbytes_log",
+    "nbytes_qsgd",
     "pack_bits",
     "scatter_",
     "select",
