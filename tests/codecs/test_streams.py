@@ -64,7 +64,16 @@ def test_equal_values_take_no_room(codec):
 @BOTH
 def test_no_values_are_a_length_of_zero(codec):
     assert codec.encode(torch.empty(0), key=0).tolist() == [0] * 8
-    assert not accepts(codec, section_of(compress(codec, b"")), 0)
+    stream = compress(codec, b"")
+    said = f"a stream of {len(stream)} bytes where none is expected"
+    with pytest.raises(WireError, match=f"{type(codec).__name__}: {said}"):
+        codec.decode(section_of(stream), 0, key=0)
+
+
+def test_a_stream_of_another_length_says_both():
+    stream = compress(Deflate(), bytes(39))
+    with pytest.raises(WireError, match="Deflate: a stream of 39 bytes where 40 are"):
+        Deflate().decode(section_of(stream), 10, key=0)
 
 
 @BOTH

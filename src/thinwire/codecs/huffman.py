@@ -56,8 +56,8 @@ class Huffman:
     def decode(self, section: Tensor, size: int, nnz: int, *, key: int) -> Tensor:
         del key
         with checked("Huffman"):
-            planes = decode_stream(section, nnz, _inflated)
-        rows = planes.view(torch.uint8).view(4, nnz).t().reshape(-1)
+            planes = decode_stream(section, 4 * nnz, _inflated)
+        rows = planes.view(4, nnz).t().reshape(-1)
         indices = rows.view(torch.int32).to(kernels.index_dtype(size))
         if not kernels.strictly_increasing(indices, size):
             raise WireError(

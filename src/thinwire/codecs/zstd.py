@@ -5,6 +5,7 @@ As small as `Deflate` in a tenth of the time.
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from thinwire.codecs.codec import checked
@@ -45,12 +46,13 @@ class Zstd:
         del key
         import zstandard  # noqa: PLC0415 - not needed to import thinwire
 
-        return encode_stream(values, zstandard.ZstdCompressor(self.level).compress)
+        octets = values.contiguous().view(torch.uint8)
+        return encode_stream(octets, zstandard.ZstdCompressor(self.level).compress)
 
     def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
         del key
         with checked("Zstd"):
-            return decode_stream(section, nnz, _decompress)
+            return decode_stream(section, 4 * nnz, _decompress).view(torch.float32)
 
 
 def _decompress(stream: bytes, nbytes: int) -> bytes:
