@@ -67,6 +67,10 @@ class Bloom:
     def regathers(self) -> bool:
         return self.policy != "naive"
 
+    @property
+    def any_order(self) -> None:
+        return None
+
     def nbytes(self, size: int, nnz: int) -> int | None:
         # The filter's own length is known, but not how many values p0 will send.
         return None if self.policy == "p0" else self._shape(size, nnz).nbytes

@@ -16,6 +16,10 @@ Where the list has an entry, that is the true value, whatever this says there.
 """
 
 
+AnyOrder = Callable[[Tensor, int, int], Tensor]
+"""A section, a size and a number of entries to indices in the order they were sent."""
+
+
 class Codec(Protocol):
     """A pure function and its inverse, up to the error it states.
 
@@ -59,6 +63,11 @@ class IndexCodec(Protocol):
     @property
     def regathers(self) -> bool:
         """Whether other indices may come back, and want values of their own."""
+        ...
+
+    @property
+    def any_order(self) -> AnyOrder | None:
+        """For a format that keeps any order: what decodes it, and checks no order."""
         ...
 
     def nbytes(self, size: int, nnz: int) -> int | None:

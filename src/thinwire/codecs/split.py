@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.codecs.codec import IndexCodec, ValueCodec, Values, checked
+from thinwire.codecs.codec import AnyOrder, IndexCodec, ValueCodec, Values, checked
 from thinwire.codecs.float32 import Float32
 from thinwire.codecs.int32 import Int32
 from thinwire.codecs.order import decode_map, descending, encode_map, map_nbytes
@@ -71,15 +71,16 @@ class Split:
     ) -> SparseVector:
         self._check(packet, size, nnz)
         index, value = packet.sections
-        if self.value.sorts and isinstance(self.index, Int32):
-            return self._decode_in_order_of_values(packet, key)
+        read = self.index.any_order
+        if self.value.sorts and read is not None:
+            return self._decode_in_order_of_values(packet, read, key)
         indices = self.index.decode(index, size, packet.nnz, key=key)
         values = self._decode_values(value, len(indices), key)
         return SparseVector(indices, values, size)
 
     @property
     def _maps(self) -> bool:
-        return self.value.sorts and not isinstance(self.index, Int32)
+        return self.value.sorts and self.index.any_order is None
 
     def _encode_values(self, values: Tensor, key: int) -> Tensor:
         if not self._maps:
@@ -99,10 +100,11 @@ class Split:
         sorted_values = self.value.decode(section[length:], nnz, key=key)
         return torch.empty_like(sorted_values).scatter_(0, order, sorted_values)
 
-    def _decode_in_order_of_values(self, packet: Packet, key: int) -> SparseVector:
+    def _decode_in_order_of_values(
+        self, packet: Packet, read: AnyOrder, key: int
+    ) -> SparseVector:
         index, value = packet.sections
-        indices = Int32().decode_any_order(index, packet.size, packet.nnz)
-        indices, order = torch.sort(indices)
+        indices, order = torch.sort(read(index, packet.size, packet.nnz))
         if not kernels.strictly_increasing(indices, packet.size):
             raise WireError(f"indices that are not each once below {packet.size}")
         values = self.value.decode(value, packet.nnz, key=key)[order]
