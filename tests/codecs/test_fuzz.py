@@ -3,6 +3,7 @@
 A refusal or a valid list, and the same from both backends.
 """
 
+from contextlib import nullcontext
 from itertools import cycle
 
 import pytest
@@ -14,6 +15,8 @@ from strategies import ANY, WHOLE, unhurried, vectors
 from thinwire.catalog import INDEX_CODECS, VALUE_CODECS, codec
 from thinwire.codecs import Split
 from thinwire.errors import WireError
+from thinwire.kernels import by_reference
+from thinwire.sparse import SparseVector
 from thinwire.wire import HEADER, Packet
 from verdicts import both, reaching, tensor_of
 
@@ -84,3 +87,18 @@ def test_any_bytes_are_a_packet_or_refused(vector, data):
     assert packet.nnz <= packet.size
     assert HEADER.size + sum(map(len, packet.sections)) == len(body)
     assert torch.equal(packet.body, tensor_of(body))
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("offset", [1, 2, 4, 7])
+def test_a_packet_may_begin_anywhere(name, offset):
+    vector = SparseVector.of({3 * i: (i - 7) * 1.5 for i in range(19)}, size=60)
+    whole = codec(name)
+    body = whole.encode(vector).body
+    moved = torch.cat([torch.zeros(offset, dtype=torch.uint8), body])[offset:]
+    for backend in (nullcontext(), by_reference()):
+        with backend:
+            read = whole.decode(Packet.parse(moved), 60)
+            known = whole.decode(Packet.parse(body), 60)
+        assert torch.equal(read.indices, known.indices)
+        assert torch.equal(read.values, known.values)

@@ -47,8 +47,6 @@ def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
 def decode_qsgd(section: Tensor, nnz: int, levels: int, bucket: int) -> Tensor:
     check_length(section, 8 * nbytes_qsgd(nnz, levels, bucket))
     octets = section.contiguous().numpy()[: nbytes_qsgd(nnz, levels, bucket)]
-    # Nothing says that a section begins where a float32 may.
-    octets = octets.copy() if section.data_ptr() % 4 else octets
     norms, numbers = _parts(octets, nnz, levels, bucket)
     values = torch.empty(nnz)
     norm, number = _decode(norms, numbers, levels, bucket, values.numpy())

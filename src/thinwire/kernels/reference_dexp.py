@@ -170,7 +170,7 @@ def decoded(
     at = 8
     for count, sign in ((positive, 1), (negative, -1)):
         place = values[:count] if sign > 0 else values[nnz - count :]
-        fitted = octets[at : at + 32].copy()
+        fitted = octets[at : at + 32]
         if count == 0:
             continue
         if fitted[:8].any():
@@ -181,7 +181,7 @@ def decoded(
         else:
             end = at + 8 + 4 * count
             _check_room(octets, end)
-            place[:] = octets[at + 8 : end].copy().view(np.float32)
+            place[:] = octets[at + 8 : end].view(np.float32)
             at = -(-end // 8) * 8
             _check_zeros(octets[end:at])
     check_length(section, 8 * at)
@@ -201,7 +201,7 @@ def _assembled(positive: int, negative: int, parts: list[bytes]) -> Tensor:
 
 def _counts(octets: NDArray[np.uint8], nnz: int) -> tuple[int, int]:
     _check_room(octets, 8)
-    positive, negative = octets[:8].copy().view("<u4").tolist()
+    positive, negative = octets[:8].view("<u4").tolist()
     if positive + negative > nnz:
         raise ValueError(f"{positive} positive, {negative} negative values of {nnz}")
     return positive, negative

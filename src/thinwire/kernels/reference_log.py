@@ -77,7 +77,7 @@ def encode_log(values: Tensor, bits: int) -> Tensor:
 def decode_log(section: Tensor, nnz: int, bits: int) -> Tensor:
     check_length(section, 8 * nbytes_log(nnz, bits))
     count = 1 << (bits - 1)
-    levels = section[: 4 * count].clone().view(torch.int32)
+    levels = section[: 4 * count].view(torch.int32)
     finite = bool(((levels >= 0) & (levels < INFINITY)).all())
     check_levels(finite and bool((levels[1:] >= levels[:-1]).all()))
     magnitudes = levels.view(torch.float32)

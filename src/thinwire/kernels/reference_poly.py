@@ -179,12 +179,12 @@ def parsed(
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.float32]]:
     """The parts of a section; everything but the data is checked."""
     octets = section.contiguous().numpy()
-    pieces = int(octets[:4].copy().view("<u4")[0]) if len(octets) >= 4 else 0
+    pieces = int(octets[:4].view("<u4")[0]) if len(octets) >= 4 else 0
     table = 4 + 5 * pieces
     if len(octets) < table:
         raise ValueError(f"{pieces} pieces in {len(octets)} bytes")
-    lengths = octets[4 : 4 + 4 * pieces].copy().view("<u4").astype(np.int64)
-    counts: Any = octets[4 + 4 * pieces : table].copy()
+    lengths = octets[4 : 4 + 4 * pieces].view("<u4").astype(np.int64)
+    counts: Any = octets[4 + 4 * pieces : table]
     if int(lengths.sum()) != nnz or not bool(lengths.all()):
         raise ValueError(f"pieces of {int(lengths.sum())} values, not {nnz}")
     raw = counts == AS_THEY_ARE
@@ -195,7 +195,7 @@ def parsed(
     check_length(section, 8 * end)
     if bool(octets[table:start].any()) or bool(octets[end:].any()):
         raise ValueError("bytes that are set where zeros fill up a word")
-    return lengths, counts, octets[start:end].copy().view(np.float32)
+    return lengths, counts, octets[start:end].view(np.float32)
 
 
 def check_descending(all_in_order: bool) -> None:  # noqa: FBT001

@@ -43,7 +43,7 @@ def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
 def decode_qsgd(section: Tensor, nnz: int, levels: int, bucket: int) -> Tensor:
     check_length(section, 8 * nbytes_qsgd(nnz, levels, bucket))
     bucket = min(bucket, max(nnz, 1))
-    section = section[: nbytes_qsgd(nnz, levels, bucket)].clone()
+    section = section[: nbytes_qsgd(nnz, levels, bucket)]
     ends = 4 * -(-nnz // bucket)
     norms = section[:ends].view(torch.int32)
     check_norms(bool(((norms < 0) | (norms > LARGEST)).any()))

@@ -1,4 +1,7 @@
-"""What decoders of indices share, whatever the backend: the type and the checks."""
+"""What decoders share, whatever the backend: the type of indices and the checks.
+
+A section begins at a multiple of 8 bytes: `Packet.parse` sees to it.
+"""
 
 import torch
 from torch import Tensor
