@@ -27,9 +27,10 @@ def test_indices_up_to_the_last_are_read(indices):
     assert Int32().decode(section(indices), 10, len(indices), key=0).tolist() == indices
 
 
-@pytest.mark.parametrize(("nnz", "nbytes"), [(1, 0), (1, 3), (3, 11)])
-def test_too_few_bytes_are_refused(nnz, nbytes):
-    with pytest.raises(WireError, match=f"{nnz} indices in {nbytes} bytes"):
+@pytest.mark.parametrize(("nnz", "nbytes"), [(1, 0), (1, 3), (3, 11), (1, 16), (0, 8)])
+def test_too_few_and_too_many_bytes_are_refused(nnz, nbytes):
+    said = f"Int32: {nbytes} bytes where {4 * nnz} are expected"
+    with pytest.raises(WireError, match=said):
         Int32().decode(torch.zeros(nbytes, dtype=torch.uint8), 10, nnz, key=0)
 
 

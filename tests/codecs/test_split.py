@@ -94,7 +94,13 @@ def test_a_length_that_does_not_follow_from_the_entries_is_refused():
             RAW.decode(packet, 300)
 
 
-@pytest.mark.parametrize(("words", "said"), [(2, "5 indices in"), (4, "5 values in")])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (2, "Int32: 16 bytes where 20"),
+        (4, "Int32: 32 bytes where 20"),
+    ],
+)
 def test_an_edge_between_the_sections_in_the_wrong_place_is_refused(words, said):
     data = bytearray(GOLDEN.read_bytes())
     struct.pack_into("<I", data, 20, words)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.errors import WireError
+from thinwire.codecs.codec import taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,4 @@ class BFloat16:
 
     def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
         del key
-        if section.numel() < 2 * nnz:
-            raise WireError(f"{nnz} values in {section.numel()} bytes")
-        return section[: 2 * nnz].view(torch.bfloat16).float()
+        return taken("BFloat16", section, 2 * nnz).view(torch.bfloat16).float()

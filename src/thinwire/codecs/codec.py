@@ -5,6 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from thinwire import kernels
 from thinwire.errors import WireError
 from thinwire.sparse import SparseVector
 from thinwire.wire import Packet
@@ -110,6 +111,13 @@ class ValueCodec(Protocol):
     def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
         """The values, float32; raises `WireError` where a section cannot be right."""
         ...
+
+
+def taken(what: str, section: Tensor, nbytes: int) -> Tensor:
+    """The `nbytes` bytes that a section must have, apart from its padding."""
+    with checked(what):
+        kernels.check_length(section, 8 * nbytes)
+    return section[:nbytes]
 
 
 class checked:  # noqa: N801 - it reads as a function

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.codecs.codec import AnyOrder
+from thinwire.codecs.codec import AnyOrder, taken
 from thinwire.errors import ConfigError, WireError
 
 
@@ -44,12 +44,11 @@ class Int32:
         indices = _read(section, size, nnz)
         if not kernels.strictly_increasing(indices, size):
             raise WireError(
-                f"indices that do not increase strictly from 0 up to {size}"
+                f"Int32: indices that do not increase strictly from 0 up to {size}"
             )
         return indices
 
 
 def _read(section: Tensor, size: int, nnz: int) -> Tensor:
-    if section.numel() < 4 * nnz:
-        raise WireError(f"{nnz} indices in {section.numel()} bytes")
-    return section[: 4 * nnz].view(torch.int32).to(kernels.index_dtype(size))
+    indices = taken("Int32", section, 4 * nnz).view(torch.int32)
+    return indices.to(kernels.index_dtype(size))

@@ -42,7 +42,7 @@ from thinwire.kernels.marker import Marker
 from thinwire.kernels.reference_int8 import nbytes_int8
 from thinwire.kernels.reference_log import nbytes_log
 from thinwire.kernels.reference_qsgd import nbytes_qsgd
-from thinwire.kernels.sections import index_dtype
+from thinwire.kernels.sections import check_length, index_dtype
 from thinwire.kernels.vectors import (
     Sparse,
     accumulate_,
@@ -69,6 +69,7 @@ __all__ = [
     "bloom_resolve",
     "bloom_sample",
     "by_reference",
+    "check_length",
     "contiguous_blocks",
     "decode_bitmap",
     "decode_dexp",
