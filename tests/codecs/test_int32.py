@@ -34,11 +34,6 @@ def test_too_few_and_too_many_bytes_are_refused(nnz, nbytes):
         Int32().decode(torch.zeros(nbytes, dtype=torch.uint8), 10, nnz, key=0)
 
 
-def test_padding_is_not_read():
-    padded = torch.cat([section([4]), torch.full((4,), 255, dtype=torch.uint8)])
-    assert Int32().decode(padded, 10, 1, key=0).tolist() == [4]
-
-
 def test_a_vector_beyond_32_bits_is_refused():
     with pytest.raises(ConfigError, match=r"2147483649 elements.*scope"):
         Int32().encode(torch.tensor([0]), 2**31 + 1, key=0)

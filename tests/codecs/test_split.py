@@ -1,7 +1,7 @@
 """Split: golden bytes, every check, and bytes that nobody meant to send."""
 
 import struct
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies import ANY, unhurried, vectors
-from thinwire.codecs import BFloat16, Int32, Split
+from thinwire.codecs import (
+    QSGD,
+    BFloat16,
+    Bitmap,
+    Bloom,
+    EliasFano,
+    FitPoly,
+    Float16,
+    Float32,
+    Int8,
+    Int32,
+    LogQuant,
+    Rice,
+    Split,
+)
 from thinwire.errors import WireError
-from thinwire.kernels import index_dtype, strictly_increasing
+from thinwire.kernels import by_reference, index_dtype, strictly_increasing
 from thinwire.sparse import SparseVector
 from thinwire.wire import HEADER, Packet
 
@@ -139,3 +153,45 @@ def test_random_sections_are_refused_or_decode_to_a_valid_list(nnz, data):
     packet = Packet.build((1, 1), 2**31 - 1, nnz, tuple(sections))
     with suppress(WireError):
         assert valid(RAW.decode(packet, 2**31 - 1), 2**31 - 1)
+
+
+# Lengths follow from the entries, or a kernel looks for itself.
+VALUES = [Float32(), BFloat16(), Float16(), Int8(), QSGD(), QSGD(200, 3)]
+VALUES += [LogQuant(bits) for bits in range(3, 9)]
+PADDED = [Split(EliasFano(), value, checksum=False) for value in VALUES]
+PADDED += [
+    Split(index, checksum=False) for index in (Int32(), Bitmap(), Bloom("naive"))
+]
+PADDED += [Split(Int32(), FitPoly(), checksum=False)]
+
+
+def test_the_order_of_values_ends_in_zeros():
+    codec = Split(Rice(), FitPoly(), checksum=False)
+    body = codec.encode(FIVE).body
+    codec.decode(Packet.parse(body), 300)
+    start = HEADER.size + Packet.parse(body).index_nbytes
+    for bit in range(15, 64):
+        changed = body.clone()
+        changed[start + bit // 8] ^= 1 << bit % 8
+        with pytest.raises(WireError, match="the order of values: bits that are set"):
+            codec.decode(Packet.parse(changed), 300)
+
+
+@pytest.mark.parametrize("codec", PADDED, ids=str)
+@pytest.mark.parametrize("half", [0, 1], ids=["index", "value"])
+def test_bits_after_the_end_are_refused(codec, half):
+    packet = codec.encode(FIVE)
+    section = packet.sections[half]
+    nbytes = (codec.index.nbytes(300, 5), codec.value.nbytes(5))[half]
+    nbytes = len(section) if nbytes is None else nbytes
+    places = list(range(8 * nbytes, 8 * len(section)))
+    if half == 1 and isinstance(codec.value, LogQuant):
+        places += range(8 * nbytes - (-5 * codec.value.bits % 8), 8 * nbytes)
+    assert places or half == 1
+    for bit in places:
+        section[bit // 8] ^= 1 << bit % 8
+        for backend in (nullcontext(), by_reference()):
+            with backend, pytest.raises(WireError):
+                codec.decode(packet, 300)
+        section[bit // 8] ^= 1 << bit % 8
+    codec.decode(packet, 300)

@@ -75,6 +75,7 @@ class Split:
         if self.value.sorts and read is not None:
             return self._decode_in_order_of_values(packet, read, key)
         indices = self.index.decode(index, size, packet.nnz, key=key)
+        _check_padding(self.index, index, self.index.nbytes(size, packet.nnz))
         values = self._decode_values(value, len(indices), key)
         return SparseVector(indices, values, size)
 
@@ -92,13 +93,18 @@ class Split:
 
     def _decode_values(self, section: Tensor, nnz: int, key: int) -> Tensor:
         if not self._maps:
-            return self.value.decode(section, nnz, key=key)
+            return self._decode_section(section, nnz, key)
         length = map_nbytes(nnz)
         if section.numel() < length:
             raise WireError(f"the order of {nnz} values in {section.numel()} bytes")
         order = decode_map(section[:length], nnz)
-        sorted_values = self.value.decode(section[length:], nnz, key=key)
+        sorted_values = self._decode_section(section[length:], nnz, key)
         return torch.empty_like(sorted_values).scatter_(0, order, sorted_values)
+
+    def _decode_section(self, section: Tensor, nnz: int, key: int) -> Tensor:
+        values = self.value.decode(section, nnz, key=key)
+        _check_padding(self.value, section, self.value.nbytes(nnz))
+        return values
 
     def _decode_in_order_of_values(
         self, packet: Packet, read: AnyOrder, key: int
@@ -107,7 +113,8 @@ class Split:
         indices, order = torch.sort(read(index, packet.size, packet.nnz))
         if not kernels.strictly_increasing(indices, packet.size):
             raise WireError(f"indices that are not each once below {packet.size}")
-        values = self.value.decode(value, packet.nnz, key=key)[order]
+        _check_padding(self.index, index, self.index.nbytes(packet.size, packet.nnz))
+        values = self._decode_section(value, packet.nnz, key)[order]
         return SparseVector(indices, values, packet.size)
 
     def _check(self, packet: Packet, size: int, nnz: int | None) -> None:
@@ -130,6 +137,20 @@ class Split:
                 f"a packet of {packet.body.numel()} bytes where {packet.nnz} entries "
                 f"take {nbytes}"
             )
+
+
+def _check_padding(
+    codec: IndexCodec | ValueCodec, section: Tensor, nbytes: int | None
+) -> None:
+    """Refuse anything but zeros after a section's end, where that is known.
+
+    In device memory nobody looks, as with the checksum: it would have to be fetched.
+    """
+    if nbytes is None or not section.is_cpu:
+        return
+    if section.numpy()[nbytes:].tobytes().strip(b"\0"):
+        name = type(codec).__name__
+        raise WireError(f"{name}: bits that are set after the end")
 
 
 def _true_values(vector: SparseVector, told: Tensor, source: Values | None) -> Tensor:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from thinwire.kernels.reference_bits import (
     check_room,
+    clean_from,
     pack_bits,
-    to_bits,
     unpack_bits,
 )
 from thinwire.kernels.sections import (
@@ -51,7 +51,7 @@ def decode_runs(section: Tensor, size: int, nnz: int) -> Tensor:
     packed = section[HEADER.size :]
     check_length(packed, count * width)
     runs = unpack_bits(packed, count, width)
-    check_spare(not bool(to_bits(packed)[count * width :].any()))
+    check_spare(clean_from(packed, count * width))
     # The first edge out of range is still exact, however often later ones overflow.
     edges = runs.cumsum(0)
     in_range = bool(((runs <= size) & (edges >= 0) & (edges <= size)).all())
