@@ -7,7 +7,7 @@ from torch import Tensor
 
 from thinwire import kernels
 from thinwire.catalog import INDEX_CODECS, VALUE_CODECS
-from thinwire.codecs import Bloom, RunLength, Split
+from thinwire.codecs import Bloom, Split
 from thinwire.errors import WireError
 from thinwire.wire import HEADER, WORD, Packet
 
@@ -20,11 +20,9 @@ _VALUE = {codec.tag: codec for codec in VALUE_CODECS.values()}
 _ANYTHING = {VALUE_CODECS[name].tag for name in ("float32", "bfloat16", "float16")}
 _ANYTHING |= {VALUE_CODECS[name].tag for name in ("deflate", "zstd")}
 
-# What a receiver expects. A filter is asked for every element, and a few bytes of run
-# lengths may well stand for as many entries as a vector has: these are kept small.
+# What a receiver expects. A filter is asked for every element: its vectors are small.
 _LARGEST = 2**40
 _LARGEST_ASKED = 2**12
-_LARGEST_OF_RUNS = 2**16
 
 _LONGEST = 2**13
 
@@ -98,7 +96,4 @@ def _known(tag: int, codecs: Mapping[int, object]) -> int:
 
 
 def _most(tag: int) -> int:
-    codec = _INDEX[tag]
-    if isinstance(codec, Bloom):
-        return _LARGEST_ASKED
-    return _LARGEST_OF_RUNS if isinstance(codec, RunLength) else _LARGEST
+    return _LARGEST_ASKED if isinstance(_INDEX[tag], Bloom) else _LARGEST

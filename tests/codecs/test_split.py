@@ -111,8 +111,8 @@ def test_a_length_that_does_not_follow_from_the_entries_is_refused():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (2, "Int32: 16 bytes where 20"),
-        (4, "Int32: 32 bytes where 20"),
+        (2, "Float32: 32 bytes where 20"),
+        (4, "Float32: 16 bytes where 20"),
     ],
 )
 def test_an_edge_between_the_sections_in_the_wrong_place_is_refused(words, said):

@@ -135,6 +135,15 @@ def test_a_frame_that_claims_much_is_refused(window, content):
     tracemalloc.stop()
 
 
+def test_a_frame_that_cannot_hold_so_much_is_refused():
+    values = torch.zeros(2**20)  # as few bytes as there can be
+    section = Zstd(22).encode(values, key=0)
+    assert torch.equal(Zstd().decode(section, len(values), key=0), values)
+    stream = frame(31, 2**31)
+    with pytest.raises(WireError, match=f"Zstd: a frame of {len(stream)} bytes for"):
+        Zstd().decode(section_of(stream), 2**29, key=0)
+
+
 def test_a_frame_without_a_size_is_refused():
     stream = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(40))
     with pytest.raises(WireError, match="Zstd: a frame that does not end after 40"):

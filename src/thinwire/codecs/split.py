@@ -70,13 +70,18 @@ class Split:
         self, packet: Packet, size: int, nnz: int | None = None, *, key: int = 0
     ) -> SparseVector:
         self._check(packet, size, nnz)
-        index, value = packet.sections
+        value = packet.sections[1]
         read = self.index.any_order
         if self.value.sorts and read is not None:
             return self._decode_in_order_of_values(packet, read, key)
-        indices = self.index.decode(index, size, packet.nnz, key=key)
-        _check_padding(self.index, index, self.index.nbytes(size, packet.nnz))
-        values = self._decode_values(value, len(indices), key)
+        if self.index.regathers:
+            indices = self._decode_indices(packet, key)
+            values = self._decode_values(value, len(indices), key)
+        else:
+            # First, because they are as many as they say: two runs in a few bytes may
+            # stand for any number of indices.
+            values = self._decode_values(value, packet.nnz, key)
+            indices = self._decode_indices(packet, key)
         return SparseVector(indices, values, size)
 
     @property
@@ -90,6 +95,12 @@ class Split:
         places = encode_map(order)
         gap = places.new_zeros(map_nbytes(len(order)) - places.numel())
         return torch.cat([places, gap, self.value.encode(values[order], key=key)])
+
+    def _decode_indices(self, packet: Packet, key: int) -> Tensor:
+        section, size, nnz = packet.sections[0], packet.size, packet.nnz
+        indices = self.index.decode(section, size, nnz, key=key)
+        _check_padding(self.index, section, self.index.nbytes(size, nnz))
+        return indices
 
     def _decode_values(self, section: Tensor, nnz: int, key: int) -> Tensor:
         if not self._maps:

@@ -13,6 +13,8 @@ from thinwire.codecs.stream import decode_stream, encode_stream
 from thinwire.errors import ConfigError
 
 _MOST = 22
+# A block of a frame is at most 128 KiB, and takes 3 bytes of header and one of content.
+_MOST_PER_BYTE = 2**17 // 4
 # The least that a compressor may ask a decompressor to remember.
 _LEAST_WINDOW = 1024
 
@@ -63,6 +65,8 @@ def _decompress(stream: bytes, nbytes: int) -> bytes:
         frame = zstandard.get_frame_parameters(stream)
         if frame.content_size != nbytes:
             raise ValueError(f"a frame that does not end after {nbytes} bytes")
+        if nbytes > _MOST_PER_BYTE * len(stream):
+            raise ValueError(f"a frame of {len(stream)} bytes for {nbytes}")
         if frame.window_size > max(2 * nbytes, _LEAST_WINDOW):
             raise ValueError(f"a frame that takes {frame.window_size} bytes to read")
         return zstandard.ZstdDecompressor().decompress(stream, allow_extra_data=False)
