@@ -141,7 +141,7 @@ class Channel:
         return (mixed ^ (part * 0x165667B19E3779F9)) & (2**63 - 1)
 
     def _nbytes(self, expect: Sequence[Slot]) -> list[int] | None:
-        if not expect and self._codec.nbytes(0, 0) is None:
+        if self._codec.nbytes(0, 0) is None:
             return None  # whether lengths travel is one question for both ways
         lengths = []
         for size, nnz, _ in expect:

@@ -29,7 +29,11 @@ class Codec(Protocol):
     """
 
     def nbytes(self, size: int, nnz: int) -> int | None:
-        """The length of a packet; None where it depends on the data."""
+        """The length of a packet; None where it depends on the data.
+
+        A codec says None always or never: whether lengths travel ahead of packets is
+        one question for all lists it is given.
+        """
         ...
 
     def encode(
