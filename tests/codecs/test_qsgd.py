@@ -24,8 +24,9 @@ from value_checks import (
 from strategies import unhurried
 from thinwire.codecs import QSGD
 from thinwire.errors import ConfigError, WireError
+from thinwire.kernels import cpu, reference
 
-CODECS = [QSGD(), QSGD(1, 7), QSGD(128, 1), QSGD(32767, 10**12)]
+CODECS = [QSGD(), QSGD(1, 7), QSGD(128, 1), QSGD(32767, 2**32 - 1)]
 
 
 def parts(codec, values, key=5):
@@ -147,11 +148,22 @@ def test_numbers_take_a_byte_up_to_127_levels(levels, nbytes):
         ({"levels": 0}, "levels is 0: give 1 to 127"),
         ({"levels": 32768}, "levels is 32768"),
         ({"bucket": 0}, "bucket is 0: give the number of values"),
+        ({"bucket": 2**32}, "bucket is 4294967296: give the number of values"),
     ],
 )
 def test_impossible_options_are_refused(options, said):
     with pytest.raises(ConfigError, match=said):
         QSGD(**options)
+
+
+@pytest.mark.parametrize("bucket", [2**32, 2**61, 2**62, 2**63 - 1, 10**30])
+def test_a_bucket_is_no_longer_than_the_list(bucket):
+    values = wave(70)
+    for backend in (cpu, reference):
+        section = backend.encode_qsgd(values, 127, bucket, 5)
+        assert torch.equal(section, backend.encode_qsgd(values, 127, 70, 5))
+        read = backend.decode_qsgd(section, 70, 127, bucket)
+        assert torch.equal(read, backend.decode_qsgd(section, 70, 127, 70))
 
 
 @pytest.mark.parametrize("bits", [0x7F800000, 0x7FC00000, -(2**31), 0xBF800000 - 2**32])

@@ -18,6 +18,7 @@ from thinwire.kernels.reference_qsgd import (
     check_numbers,
     nbytes_qsgd,
     number_dtype,
+    shortened,
 )
 from thinwire.kernels.sections import check_length
 
@@ -35,6 +36,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
+    bucket = shortened(bucket, len(values))
     section = torch.empty(nbytes_qsgd(len(values), levels, bucket), dtype=torch.uint8)
     norms, numbers = _parts(section.numpy(), len(values), levels, bucket)
     given = values.contiguous().numpy()
@@ -45,6 +47,7 @@ def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
 
 
 def decode_qsgd(section: Tensor, nnz: int, levels: int, bucket: int) -> Tensor:
+    bucket = shortened(bucket, nnz)
     check_length(section, 8 * nbytes_qsgd(nnz, levels, bucket))
     octets = section.contiguous().numpy()[: nbytes_qsgd(nnz, levels, bucket)]
     norms, numbers = _parts(octets, nnz, levels, bucket)

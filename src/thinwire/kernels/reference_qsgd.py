@@ -23,7 +23,7 @@ STEP, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
     count = len(values)
-    bucket = min(bucket, max(count, 1))
+    bucket = shortened(bucket, count)
     buckets = -(-count // bucket)
     table = torch.zeros(buckets, bucket, dtype=torch.float64, device=values.device)
     table.view(-1)[:count] = torch.where(values.isfinite(), values, 0.0)
@@ -41,8 +41,8 @@ def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
 
 
 def decode_qsgd(section: Tensor, nnz: int, levels: int, bucket: int) -> Tensor:
+    bucket = shortened(bucket, nnz)
     check_length(section, 8 * nbytes_qsgd(nnz, levels, bucket))
-    bucket = min(bucket, max(nnz, 1))
     section = section[: nbytes_qsgd(nnz, levels, bucket)]
     ends = 4 * -(-nnz // bucket)
     norms = section[:ends].view(torch.int32)
@@ -58,6 +58,11 @@ def decode_qsgd(section: Tensor, nnz: int, levels: int, bucket: int) -> Tensor:
 def nbytes_qsgd(nnz: int, levels: int, bucket: int) -> int:
     """The length of a section."""
     return 4 * -(-nnz // bucket) + nnz * number_dtype(levels).itemsize
+
+
+def shortened(bucket: int, count: int) -> int:
+    """A bucket no longer than a list of so many values."""
+    return min(bucket, max(count, 1))
 
 
 def number_dtype(levels: int) -> torch.dtype:
