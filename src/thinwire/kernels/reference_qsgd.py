@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from thinwire.kernels.sections import check_length
+from thinwire.kernels.splitmix import STEP, scrambled
 
 LARGEST = 0x7F7FFFFF  # the bits of the largest finite float32
 
-# SplitMix64 (Steele, Lea and Flood, 2014): one number for each place of a list.
-STEP, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
@@ -83,10 +83,11 @@ def check_numbers(wrong: bool, levels: int) -> None:  # noqa: FBT001
 
 
 def draws(count: int, key: int, device: torch.device) -> Tensor:
-    """Multiples of 2**-31 from 0 to below 1, one for each place."""
-    state = torch.arange(1, count + 1, device=device) * _signed(STEP) + key
-    state = (state ^ _shifted(state, 30)) * _signed(FIRST)
-    state = (state ^ _shifted(state, 27)) * _signed(SECOND)
+    """Multiples of 2**-31 from 0 to below 1: the upper bits of each place's `lot`."""
+    state = torch.arange(1, count + 1, device=device) * _signed(STEP)
+    state += _signed(scrambled(key))
+    state = (state ^ _shifted(state, 30)) * _signed(_FIRST)
+    state = (state ^ _shifted(state, 27)) * _signed(_SECOND)
     return _shifted(state ^ _shifted(state, 31), 33).double() * 2.0**-31
 
 
