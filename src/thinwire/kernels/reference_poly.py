@@ -115,7 +115,9 @@ def _described(
     if len(values) > degree + 1:
         with np.errstate(over="ignore"):
             coefficients = _fitted(values.astype(np.float64), degree)
-        if np.isfinite(_curve(coefficients, len(values))).all():
+        # Least squares may cross zero; a value must never come back with another sign.
+        found = _curve(coefficients, len(values))
+        if np.isfinite(found).all() and not (found * np.sign(values[0]) < 0).any():
             return degree + 1, coefficients
     return AS_THEY_ARE, values
 
@@ -185,7 +187,9 @@ def parsed(
         raise ValueError(f"{pieces} pieces in {len(octets)} bytes")
     lengths = octets[4 : 4 + 4 * pieces].view("<u4").astype(np.int64)
     counts: Any = octets[4 + 4 * pieces : table]
-    if int(lengths.sum()) != nnz or not bool(lengths.all()):
+    if not bool(lengths.all()):
+        raise ValueError("a piece of no values")
+    if int(lengths.sum()) != nnz:
         raise ValueError(f"pieces of {int(lengths.sum())} values, not {nnz}")
     raw = counts == AS_THEY_ARE
     if bool((~raw & (counts > MOST_COEFFICIENTS)).any()):
