@@ -25,10 +25,12 @@ _TAGS = {"p0": 16, "p1": 17, "p2": 18, "leftmost": 19, "naive": 20}
 _SMALLEST_FPR = 2.0**-40
 
 # Decimal numbers are the same to the last digit everywhere, logarithms included: these
-# are specified to be rounded correctly. A number of bits has 10 of the 30 digits.
+# are specified to be rounded correctly, as powers are not. A number of bits has 10 of
+# the 30 digits.
 _EXACTLY = Context(prec=30)
 _ROUGHLY = Context(prec=12)
-_LN2_SQUARED = _EXACTLY.power(_EXACTLY.ln(Decimal(2)), 2)
+_LN2 = _EXACTLY.ln(Decimal(2))
+_LN2_SQUARED = _EXACTLY.multiply(_LN2, _LN2)
 
 
 @dataclass(frozen=True, slots=True)
