@@ -1,6 +1,7 @@
 """Split: golden bytes, every check, and bytes that nobody meant to send."""
 
 import struct
+import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from thinwire.codecs import (
     Rice,
     Split,
 )
-from thinwire.errors import WireError
+from thinwire.errors import ConfigError, WireError
 from thinwire.kernels import by_reference, index_dtype, strictly_increasing
 from thinwire.sparse import SparseVector
 from thinwire.wire import HEADER, Packet
@@ -153,6 +154,12 @@ def test_random_sections_are_refused_or_decode_to_a_valid_list(nnz, data):
     packet = Packet.build((1, 1), 2**31 - 1, nnz, tuple(sections))
     with suppress(WireError):
         assert valid(RAW.decode(packet, 2**31 - 1), 2**31 - 1)
+
+
+def test_a_machine_with_numbers_the_other_way_round_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "byteorder", "big")
+    with pytest.raises(ConfigError, match="this machine's are big endian"):
+        Split()
 
 
 # Lengths follow from the entries, or a kernel looks for itself.

@@ -5,6 +5,7 @@ may sort: where the index codec keeps any order, indices travel in the order of 
 values; else the value section begins with the permutation.
 """
 
+import sys
 from dataclasses import dataclass, field
 
 import torch
@@ -15,7 +16,7 @@ from thinwire.codecs.codec import AnyOrder, IndexCodec, ValueCodec, Values, chec
 from thinwire.codecs.float32 import Float32
 from thinwire.codecs.int32 import Int32
 from thinwire.codecs.order import decode_map, descending, encode_map, map_nbytes
-from thinwire.errors import WireError
+from thinwire.errors import ConfigError, WireError
 from thinwire.sparse import SparseVector
 from thinwire.wire import HEADER, Packet, padded
 
@@ -38,6 +39,14 @@ class Split:
     index: IndexCodec = field(default_factory=Int32)
     value: ValueCodec = field(default_factory=Float32)
     checksum: bool = True
+
+    def __post_init__(self) -> None:
+        # The one place: no list becomes bytes, or is read from any, but through here.
+        if sys.byteorder != "little":
+            raise ConfigError(
+                "packets are little endian and written as numbers lie in memory: this "
+                f"machine's are {sys.byteorder} endian"
+            )
 
     def nbytes(self, size: int, nnz: int) -> int | None:
         index, value = self.index.nbytes(size, nnz), self.value.nbytes(nnz)
