@@ -27,7 +27,10 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """One encoded list: its bytes, and what every holder decodes from them."""
+    """One encoded list: its bytes, and what every holder decodes from them.
+
+    The vector may share memory with the body: change neither.
+    """
 
     body: Tensor
     vector: SparseVector

@@ -24,8 +24,10 @@ AnyOrder = Callable[[Tensor, int, int], Tensor]
 class Codec(Protocol):
     """A pure function and its inverse, up to the error it states.
 
-    Same arguments, same bytes, on every machine. A codec holds configuration and no
-    state, so a frozen dataclass with its fields is all it is.
+    Same arguments, same bytes, on every machine; but for `Deflate`, `Zstd` and
+    `Huffman`, whose bytes depend on the release of zlib or zstd, though not what they
+    decode to. A codec holds configuration and no state, so a frozen dataclass with its
+    fields is all it is.
     """
 
     def nbytes(self, size: int, nnz: int) -> int | None:
