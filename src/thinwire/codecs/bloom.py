@@ -22,6 +22,7 @@ from thinwire.codecs.codec import checked
 from thinwire.errors import ConfigError, WireError
 
 _TAGS = {"p0": 16, "p1": 17, "p2": 18, "leftmost": 19, "naive": 20}
+POLICIES = tuple(_TAGS)
 _SMALLEST_FPR = 2.0**-40
 
 # Decimal numbers are the same to the last digit everywhere, logarithms included: these
@@ -51,9 +52,9 @@ class Bloom:
     fpr: float | None = None
 
     def __post_init__(self) -> None:
-        if self.policy not in _TAGS:
+        if self.policy not in POLICIES:
             raise ConfigError(
-                f"policy is {self.policy!r}: give one of {', '.join(_TAGS)}"
+                f"policy is {self.policy!r}: give one of {', '.join(POLICIES)}"
             )
         if self.fpr is not None and not _SMALLEST_FPR <= self.fpr < 1:
             raise ConfigError(
