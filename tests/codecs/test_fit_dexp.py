@@ -154,6 +154,12 @@ def test_the_error_is_at_most_half_of_what_is_sent(values):
     assert (read.double() - finite).norm() <= 0.5 * finite.norm() * (1 + 1e-6)
 
 
+@unhurried
+@given(VALUES)
+def test_a_section_is_little_longer_than_its_values(values):
+    assert FitDExp().encode(values, key=0).numel() <= 4 * len(values) + 8 + 2 * 12
+
+
 def test_values_that_do_not_descend_are_refused():
     for backend in (cpu, reference):
         with pytest.raises(ValueError, match="do not descend"):

@@ -168,6 +168,14 @@ def test_the_error_is_never_larger_than_what_is_sent(values):
     assert error <= finite.norm() * (1 + 1e-6) + 1e-38
 
 
+@unhurried
+@given(VALUES)
+def test_a_section_is_little_longer_than_its_values(values):
+    section = FitPoly().encode(values, key=0)
+    table = 4 + 5 * len(pieces_of(section))
+    assert len(section) <= 4 * len(values) + table + -table % 4
+
+
 def test_values_that_do_not_descend_are_refused():
     for backend in (cpu, reference):
         with pytest.raises(ValueError, match="do not descend"):

@@ -4,8 +4,10 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from index_lists import listed
+from hypothesis import given
+from index_lists import listed, lists
 
+from strategies import unhurried
 from thinwire import kernels
 from thinwire.catalog import VALUE_CODECS
 from thinwire.codecs import RunLength, Split
@@ -66,6 +68,15 @@ def test_runs_alternate_zeros_first_in_as_many_bits_as_the_longest(size, indices
 def test_what_cannot_be_such_a_list_is_refused(section, said):
     with pytest.raises(WireError, match=f"run lengths: .*({said})"):
         RunLength().decode(section, 10, 3, key=0)
+
+
+@unhurried
+@given(lists())
+def test_a_section_is_no_longer_than_the_card_says(drawn):
+    size, indices = drawn
+    section = RunLength().encode(indices, size, key=0)
+    bits = (2 * len(indices) + 1) * size.bit_length()
+    assert len(section) <= 8 + -(-bits // 8)
 
 
 @pytest.mark.parametrize("name", VALUE_CODECS)

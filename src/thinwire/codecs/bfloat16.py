@@ -1,4 +1,7 @@
-"""Values in bfloat16: 16 bits each, an error of at most 2**-8 of a value."""
+"""Values in bfloat16: 16 bits each, an error of at most 2**-8 of a value.
+
+That is for magnitudes from 2**-126 on; smaller ones become a multiple of 2**-133.
+"""
 
 from dataclasses import dataclass
 

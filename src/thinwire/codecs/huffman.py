@@ -1,4 +1,4 @@
-"""Indices under a Huffman code of their bytes: 18 to 27 bits each, and no error.
+"""Indices under a Huffman code of their bytes: 18 to 25 bits each, and no error.
 
 What DeepReduce compares itself with (Xu et al., NeurIPS 2021, section 6): it gains
 from high bytes that repeat, and from nothing else. The code is zlib's, told to look

@@ -1,7 +1,8 @@
 """Values in 8 bits of a common scale: 8.06 bits each.
 
 The error is at most 1/239 of the largest magnitude among 256 neighbours: half a unit,
-of which that magnitude has between 119.5 and 127.
+of which that magnitude has between 119.5 and 127. It is so from 2**-119 on, below which
+units are multiples of 2**-130, and up to 127 * 2**121, the most that can be sent.
 """
 
 from dataclasses import dataclass
