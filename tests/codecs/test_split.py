@@ -202,3 +202,10 @@ def test_bits_after_the_end_are_refused(codec, half):
                 codec.decode(packet, 300)
         section[bit // 8] ^= 1 << bit % 8
     codec.decode(packet, 300)
+
+
+def test_settings_that_packets_do_not_say_show_in_what_ranks_compare():
+    codecs = [QSGD(), QSGD(100), QSGD(bucket=100), Bloom(), Bloom(fpr=0.1)]
+    assert len({repr(codec) for codec in codecs}) == len(codecs)
+    assert repr(QSGD(100)) in repr(Split(Bloom(fpr=0.1), QSGD(100)))
+    assert repr(Bloom(fpr=0.1)) in repr(Split(Bloom(fpr=0.1), QSGD(100)))
