@@ -79,18 +79,18 @@ class Split:
         self, packet: Packet, size: int, nnz: int | None = None, *, key: int = 0
     ) -> SparseVector:
         self._check(packet, size, nnz)
-        value = packet.sections[1]
+        index, value = packet.sections
         read = self.index.any_order
         if self.value.sorts and read is not None:
             return self._decode_in_order_of_values(packet, read, key)
         if self.index.regathers:
-            indices = self._decode_indices(packet, key)
+            indices = self._decode_indices(index, packet, key)
             values = self._decode_values(value, len(indices), key)
         else:
             # First, because they are as many as they say: two runs in a few bytes may
             # stand for any number of indices.
             values = self._decode_values(value, packet.nnz, key)
-            indices = self._decode_indices(packet, key)
+            indices = self._decode_indices(index, packet, key)
         return SparseVector(indices, values, size)
 
     @property
@@ -105,8 +105,8 @@ class Split:
         gap = places.new_zeros(map_nbytes(len(order)) - places.numel())
         return torch.cat([places, gap, self.value.encode(values[order], key=key)])
 
-    def _decode_indices(self, packet: Packet, key: int) -> Tensor:
-        section, size, nnz = packet.sections[0], packet.size, packet.nnz
+    def _decode_indices(self, section: Tensor, packet: Packet, key: int) -> Tensor:
+        size, nnz = packet.size, packet.nnz
         indices = self.index.decode(section, size, nnz, key=key)
         _check_padding(self.index, section, self.index.nbytes(size, nnz))
         return indices
@@ -166,7 +166,7 @@ def _check_padding(
 
     In device memory nobody looks, as with the checksum: it would have to be fetched.
     """
-    if nbytes is None or not section.is_cpu:
+    if nbytes is None or nbytes == section.numel() or not section.is_cpu:
         return
     if section.numpy()[nbytes:].tobytes().strip(b"\0"):
         name = type(codec).__name__
