@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.sparse import index_dtype, keep_count
+from thinwire.kernels import index_dtype
+from thinwire.sparse import keep_count
 from thinwire.train.loop import Recipe, train_step
 from thinwire.train.model import CharacterModel, loss_of
 from thinwire.train.text import Corpus, standard_library, windows

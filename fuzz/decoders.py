@@ -9,6 +9,7 @@ once more, in a process of their own, on what the fuzzer found worth keeping.
 
 import argparse
 import re
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,9 +18,8 @@ from pathlib import Path
 from time import perf_counter
 
 from thinwire.catalog import INDEX_CODECS, VALUE_CODECS
-from thinwire.codecs import Split
 from thinwire.sparse import SparseVector
-from verdicts import both, reaching
+from verdicts import RESERVED, SETTINGS, both, codec_of, reaching
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "tests" / "golden"
@@ -101,7 +101,7 @@ def replay(paths: list[Path]) -> Iterator[tuple[Path, str]]:
 
 
 def _sow(folder: Path) -> None:
-    """Golden packets, and a list in every pair of codecs."""
+    """Golden packets, and a list in every pair of codecs, with some settings each."""
     folder.mkdir(exist_ok=True)
     for path in GOLDEN.rglob("*.bin"):
         name = "-".join(path.relative_to(GOLDEN).parts)
@@ -111,8 +111,11 @@ def _sow(folder: Path) -> None:
     for (index, one), (value, other) in product(
         INDEX_CODECS.items(), VALUE_CODECS.items()
     ):
-        packet = Split(one, other, checksum=False).encode(vector)
-        (folder / f"{index}+{value}").write_bytes(packet.body.numpy().tobytes())
+        for settings in SETTINGS:
+            codec = codec_of((one.tag, other.tag), settings)
+            body = bytearray(codec.encode(vector).body.numpy().tobytes())
+            struct.pack_into("<H", body, RESERVED, settings)
+            (folder / f"{index}+{value}-{settings}").write_bytes(body)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from thinwire.sparse import SparseVector, index_dtype
+from thinwire.kernels import index_dtype
+from thinwire.sparse import SparseVector
 
 unhurried = settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]

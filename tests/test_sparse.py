@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies import families, unhurried, vectors
-from thinwire.kernels import strictly_increasing
-from thinwire.sparse import SparseVector, index_dtype, keep_count, sum_of
+from thinwire.kernels import index_dtype, strictly_increasing
+from thinwire.sparse import SparseVector, keep_count, sum_of
 
 
 def check(vector, dense):

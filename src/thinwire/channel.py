@@ -27,7 +27,10 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """One encoded list: its bytes, and what every holder decodes from them."""
+    """One encoded list: its bytes, and what every holder decodes from them.
+
+    The vector may share memory with the body: change neither.
+    """
 
     body: Tensor
     vector: SparseVector
@@ -153,7 +156,7 @@ class Channel:
         return (mixed ^ (part * 0x165667B19E3779F9)) & (2**63 - 1)
 
     def _nbytes(self, expect: Sequence[Slot]) -> list[int] | None:
-        if not expect and self._codec.nbytes(0, 0) is None:
+        if self._codec.nbytes(0, 0) is None:
             return None  # whether lengths travel is one question for both ways
         lengths = []
         for size, nnz, _ in expect:

@@ -36,7 +36,7 @@ class SparseVector:
         """A vector written out by hand."""
         indices = sorted(entries)
         return cls(
-            torch.tensor(indices, dtype=index_dtype(size)),
+            torch.tensor(indices, dtype=kernels.index_dtype(size)),
             torch.tensor([entries[i] for i in indices], dtype=torch.float32),
             size,
         )
@@ -114,11 +114,6 @@ def sum_of(vectors: Sequence[SparseVector]) -> SparseVector:
         odd = layer[len(layer) - len(layer) % 2 :]
         layer = [left.add(right) for left, right in pairs] + odd
     return layer[0]
-
-
-def index_dtype(size: int) -> torch.dtype:
-    """The integer type that indices of a vector of `size` elements have."""
-    return torch.int32 if size < 2**31 else torch.int64
 
 
 def keep_count(size: int, density: float) -> int:

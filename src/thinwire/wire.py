@@ -102,6 +102,8 @@ class Packet:
             raise WireError(f"a packet lists {nnz} entries of a vector of {size}")
         if summed:
             _verify(body, checksum)
+        if body.data_ptr() % WORD or body.storage_offset() % WORD:
+            body = body.clone()  # where sections can be read as numbers
         return cls((index_tag, value_tag), size, nnz, index_nbytes, body, summed)
 
     @staticmethod

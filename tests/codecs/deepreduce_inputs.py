@@ -5,7 +5,8 @@ import torch
 from hypothesis import strategies as st
 
 from thinwire.errors import WireError
-from thinwire.sparse import SparseVector, index_dtype
+from thinwire.kernels import index_dtype
+from thinwire.sparse import SparseVector
 
 SIZES = st.sampled_from([0, 1, 2, 7, 8, 9, 64, 65, 300, 1000])
 

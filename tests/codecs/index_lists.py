@@ -10,7 +10,7 @@ from torch import Tensor
 
 from thinwire import kernels
 from thinwire.errors import WireError
-from thinwire.sparse import index_dtype
+from thinwire.kernels import index_dtype
 
 SIZES = st.sampled_from([0, 1, 2, 7, 8, 63, 64, 65, 1000, 5003])
 

@@ -56,9 +56,10 @@ def test_what_is_a_bfloat16_already_is_kept():
     assert to_bits(round_trip(BFloat16(), kept)) == to_bits(kept)
 
 
-@pytest.mark.parametrize(("nnz", "nbytes"), [(1, 0), (1, 1), (3, 5)])
-def test_too_few_bytes_are_refused(nnz, nbytes):
-    with pytest.raises(WireError, match=f"{nnz} values in {nbytes} bytes"):
+@pytest.mark.parametrize(("nnz", "nbytes"), [(1, 0), (1, 1), (3, 5), (1, 16), (0, 8)])
+def test_too_few_and_too_many_bytes_are_refused(nnz, nbytes):
+    said = f"BFloat16: {nbytes} bytes where {2 * nnz} are expected"
+    with pytest.raises(WireError, match=said):
         BFloat16().decode(torch.zeros(nbytes, dtype=torch.uint8), nnz, key=0)
 
 

@@ -14,7 +14,8 @@ from thinwire.codecs import Bloom, Float32, Split
 from thinwire.codecs.bloom import shape_of
 from thinwire.errors import ConfigError, WireError
 from thinwire.kernels import cpu, reference, strictly_increasing
-from thinwire.kernels.reference_bloom import lot, murmur3
+from thinwire.kernels.reference_bloom import murmur3
+from thinwire.kernels.splitmix import lot
 from thinwire.sparse import SparseVector
 from thinwire.wire import Packet
 

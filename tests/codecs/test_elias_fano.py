@@ -43,12 +43,20 @@ def test_no_other_number_of_low_bits_is_smaller_and_none_below_as_small(size, da
     assert low_bits(size, nnz) == nbits.index(min(nbits))
 
 
+@pytest.mark.parametrize(("nnz", "above"), [(1500, 0.61), (500, 0.63), (200, 0.67)])
+def test_few_bits_above_the_least_possible(nnz, above):
+    for step in range(400):
+        size = int(10 * nnz * 2 ** (step / 20))
+        entry = 8 * EliasFano().nbytes(size, nnz) / nnz
+        assert entry < bound(size, nnz) + above, size
+
+
 @pytest.mark.parametrize("size", [2**24, 10**6])
 def test_at_most_0_61_bits_above_the_least_possible(size):
     nnz = size // 10
-    while nnz > 100:
+    while nnz >= 1500:
         entry = 8 * EliasFano().nbytes(size, nnz) / nnz
-        assert entry < bound(size, nnz) + 0.61 + 7 / nnz, nnz
+        assert entry < bound(size, nnz) + 0.61, nnz
         nnz = nnz * 97 // 100
 
 

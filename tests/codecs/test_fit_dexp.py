@@ -96,6 +96,25 @@ def test_fewer_than_eight_of_a_sign_are_sent_as_they_are():
     assert FitDExp().encode(values, key=0).numel() == 8 + (8 + 16) + (8 + 8)
 
 
+def zipf(power, count=50):
+    """Values whose fit, where it is near enough, may dip below zero."""
+    return torch.arange(1, count + 1).double().pow(-power).float()
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 1.5, 2.0, 2.5, 3.0])
+def test_no_value_changes_its_sign(power):
+    for values in (zipf(power), -zipf(power).flip(0)):
+        for backend in (cpu, reference):
+            read = backend.decode_dexp(backend.encode_dexp(values), len(values))
+            assert (read * values >= 0).all()
+
+
+@unhurried
+@given(VALUES)
+def test_no_value_of_any_changes_its_sign(values):
+    assert not (read_back(values) * values.sign() < 0).any()
+
+
 def test_what_is_not_finite_is_not_delivered():
     values = descending([float("inf"), float("nan"), 2.0, -1.0, float("-inf")])
     assert read_back(values).tolist() == [0.0, 0.0, 2.0, -1.0, 0.0]
@@ -133,6 +152,12 @@ def test_the_error_is_at_most_half_of_what_is_sent(values):
     finite = torch.where(values.isfinite(), values, 0.0).double()
     assert read.isfinite().all()
     assert (read.double() - finite).norm() <= 0.5 * finite.norm() * (1 + 1e-6)
+
+
+@unhurried
+@given(VALUES)
+def test_a_section_is_little_longer_than_its_values(values):
+    assert FitDExp().encode(values, key=0).numel() <= 4 * len(values) + 8 + 2 * 12
 
 
 def test_values_that_do_not_descend_are_refused():
@@ -187,7 +212,14 @@ def test_sections_are_read_as_documented():
         (section_of(0, 0, bytes(8)), "16 bytes where 8 are expected"),
         (section_of(3, 0, curve(1e300, 0.5, 1.0, 1.0)), "not finite"),
         (section_of(3, 0, curve(0.5, 0.5, math.nan, 1.0)), "not finite"),
-        (section_of(3, 0, curve(math.inf, 0.5, 1.0, 1.0)), "not finite"),
+        (section_of(3, 0, curve(math.inf, 0.5, 1.0, 1.0)), "inf and 0.5 that are not"),
+        (section_of(3, 0, curve(-0.0, 0.5, 1.0, 1.0)), "-0.0 and 0.5 that are not"),
+        (section_of(3, 0, curve(-0.5, 0.5, 0.0, 1.0)), "-0.5 and 0.5 that are not"),
+        (section_of(3, 0, curve(0.5, 0.0, 1.0, 1.0)), "0.5 and 0.0 that are not"),
+        (section_of(0, 3, curve(0.5, -1.0, 1.0, 0.0)), "0.5 and -1.0 that are not"),
+        (section_of(3, 0, curve(0.5, math.nan, 1.0, 0.0)), "0.5 and nan that are not"),
+        (section_of(3, 0, curve(0.5, 0.25, -1.0, 0.0)), "a magnitude below 0"),
+        (section_of(0, 3, curve(0.5, 0.25, 1.0, -3.0)), "a magnitude below 0"),
         (section_of(3, 0, curve(0.5, 0.5, 1e39, 0.0)), "not finite"),
         (section_of(3, 0, bytes(8) + struct.pack("<4f", 1, math.nan, 1, 0)), "finite"),
     ],

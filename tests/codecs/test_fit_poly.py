@@ -119,6 +119,25 @@ def test_a_curve_beyond_float32_is_not_drawn():
     assert {count for _, count in pieces_of(section)} <= {6, 255}
 
 
+def test_a_curve_that_crosses_zero_is_not_drawn():
+    # A line through a step: below zero before the step is over.
+    values = torch.tensor([8.0] * 10 + [1e-3] * 22)
+    for signed in (values, -values.flip(0)):
+        for degree in (1, 2, 5):
+            codec = FitPoly(degree, pieces=1)
+            assert pieces_of(codec.encode(signed, key=0)) == [(32, 255)]
+            assert torch.equal(read_back(signed, codec), signed)
+    lifted = values + 8
+    assert pieces_of(FitPoly(1, pieces=1).encode(lifted, key=0)) == [(32, 2)]
+
+
+@unhurried
+@given(VALUES, st.integers(0, 6), st.integers(1, 9))
+def test_no_value_changes_its_sign(values, degree, pieces):
+    read = read_back(values, FitPoly(degree, pieces))
+    assert not (read * values.sign() < 0).any()
+
+
 @unhurried
 @given(VALUES, st.integers(0, 6), st.integers(1, 9))
 def test_fast_kernels_return_the_same_bits(values, degree, pieces):
@@ -147,6 +166,14 @@ def test_the_error_is_never_larger_than_what_is_sent(values):
     assert read.isfinite().all()
     error = (read.double() - finite).norm()
     assert error <= finite.norm() * (1 + 1e-6) + 1e-38
+
+
+@unhurried
+@given(VALUES)
+def test_a_section_is_little_longer_than_its_values(values):
+    section = FitPoly().encode(values, key=0)
+    table = 4 + 5 * len(pieces_of(section))
+    assert len(section) <= 4 * len(values) + table + -table % 4
 
 
 def test_values_that_do_not_descend_are_refused():
@@ -187,7 +214,7 @@ def section_of(lengths, counts, data, spare=b""):
         (octets(bytes([255] * 8)), "4294967295 pieces in 8 bytes"),
         (section_of([], [], []), "pieces of 0 values, not 3"),
         (section_of([2], [1], [1.0]), "pieces of 2 values, not 3"),
-        (section_of([3, 0], [1, 1], [1.0, 1.0]), "pieces of 3 values, not 3"),
+        (section_of([3, 0], [1, 1], [1.0, 1.0]), "a piece of no values"),
         (section_of([3], [17], 17 * [1.0]), "more than 16 coefficients"),
         (section_of([3], [254], [1.0]), "more than 16 coefficients"),
         (section_of([3], [2], [1.0]), "16 bytes where 20 are expected"),

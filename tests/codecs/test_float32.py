@@ -25,7 +25,8 @@ def test_values_are_little_endian():
     assert bytes(section.tolist()) == bytes.fromhex("0000803f 000000c0")
 
 
-@pytest.mark.parametrize(("nnz", "nbytes"), [(1, 0), (1, 3), (3, 11)])
-def test_too_few_bytes_are_refused(nnz, nbytes):
-    with pytest.raises(WireError, match=f"{nnz} values in {nbytes} bytes"):
+@pytest.mark.parametrize(("nnz", "nbytes"), [(1, 0), (1, 3), (3, 11), (1, 16), (0, 8)])
+def test_too_few_and_too_many_bytes_are_refused(nnz, nbytes):
+    said = f"Float32: {nbytes} bytes where {4 * nnz} are expected"
+    with pytest.raises(WireError, match=said):
         Float32().decode(torch.zeros(nbytes, dtype=torch.uint8), nnz, key=0)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from strategies import unhurried
 from thinwire.codecs import Float32, Huffman, Split
 from thinwire.errors import ConfigError, WireError
-from thinwire.kernels import strictly_increasing
-from thinwire.sparse import SparseVector, index_dtype
+from thinwire.kernels import index_dtype, strictly_increasing
+from thinwire.sparse import SparseVector
 from thinwire.wire import Packet, padded
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "huffman" / "five_of_100000.bin"
@@ -87,7 +87,7 @@ def test_another_deflate_stream_of_the_same_bytes_is_read():
         (octets(struct.pack("<Q", 2**63) + bytes(8)), "up to byte 922337"),
         (section_of(deflated([3, 0, 0, 0]) + b"\0"), "end after 4 bytes"),
         (section_of(deflated([3, 0, 0, 0])[:-1]), "end after 4 bytes"),
-        (section_of(deflated([3, 0, 0])), "3 bytes that is not 1 values"),
+        (section_of(deflated([3, 0, 0])), "a stream of 3 bytes where 4 are expected"),
         (section_of(deflated(bytes(10**6))), "end after 4 bytes"),
         (section_of(b""), "end after 4 bytes"),
         (section_of(b"\xff"), "invalid block type"),

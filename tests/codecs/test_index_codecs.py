@@ -11,8 +11,8 @@ from index_lists import both, edge, lists, padded, uniform
 from strategies import unhurried
 from thinwire.codecs import Bitmap, DeltaVarint, EliasFano, Rice, RunLength, Split
 from thinwire.errors import WireError
-from thinwire.kernels import strictly_increasing
-from thinwire.sparse import SparseVector, index_dtype
+from thinwire.kernels import index_dtype, strictly_increasing
+from thinwire.sparse import SparseVector
 from thinwire.wire import Packet
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -5,7 +5,7 @@ import torch
 
 from thinwire.codecs import Int32
 from thinwire.errors import ConfigError, WireError
-from thinwire.sparse import index_dtype
+from thinwire.kernels import index_dtype
 
 
 def section(indices):
@@ -27,15 +27,11 @@ def test_indices_up_to_the_last_are_read(indices):
     assert Int32().decode(section(indices), 10, len(indices), key=0).tolist() == indices
 
 
-@pytest.mark.parametrize(("nnz", "nbytes"), [(1, 0), (1, 3), (3, 11)])
-def test_too_few_bytes_are_refused(nnz, nbytes):
-    with pytest.raises(WireError, match=f"{nnz} indices in {nbytes} bytes"):
+@pytest.mark.parametrize(("nnz", "nbytes"), [(1, 0), (1, 3), (3, 11), (1, 16), (0, 8)])
+def test_too_few_and_too_many_bytes_are_refused(nnz, nbytes):
+    said = f"Int32: {nbytes} bytes where {4 * nnz} are expected"
+    with pytest.raises(WireError, match=said):
         Int32().decode(torch.zeros(nbytes, dtype=torch.uint8), 10, nnz, key=0)
-
-
-def test_padding_is_not_read():
-    padded = torch.cat([section([4]), torch.full((4,), 255, dtype=torch.uint8)])
-    assert Int32().decode(padded, 10, 1, key=0).tolist() == [4]
 
 
 def test_a_vector_beyond_32_bits_is_refused():

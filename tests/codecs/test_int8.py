@@ -1,5 +1,7 @@
 """Int8: within half a unit, exactly products, and never more than was there."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -69,6 +71,17 @@ def test_what_is_left_of_whole_numbers_is_exact(values):
     read = round_trip(Int8(), values.float())
     left = values.float() - read
     assert torch.equal(left.double(), values.double() - read.double())
+
+
+@pytest.mark.parametrize("exponent", range(-149, 129, 3))
+def test_the_error_is_that_of_the_card(exponent):
+    for share in (0.5, 0.53125, 0.7, 0.999):
+        peak = min(math.ldexp(share, exponent), 127 * 2.0**121)
+        values = torch.linspace(-1, 1, 256, dtype=torch.float64) * peak
+        values = values.float()
+        error = (round_trip(Int8(), values).double() - values.double()).abs().max()
+        below = 2.0**-131 if peak < 2.0**-119 else 0.0
+        assert error <= values.double().abs().max() / 239 + below
 
 
 def test_whole_numbers_up_to_127_come_back():

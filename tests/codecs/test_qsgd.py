@@ -24,8 +24,10 @@ from value_checks import (
 from strategies import unhurried
 from thinwire.codecs import QSGD
 from thinwire.errors import ConfigError, WireError
+from thinwire.kernels import cpu, reference
 
-CODECS = [QSGD(), QSGD(1, 7), QSGD(128, 1), QSGD(32767, 10**12)]
+STEP = 0x9E3779B97F4A7C15
+CODECS = [QSGD(), QSGD(1, 7), QSGD(128, 1), QSGD(32767, 2**32 - 1)]
 
 
 def parts(codec, values, key=5):
@@ -36,18 +38,28 @@ def parts(codec, values, key=5):
 
 
 def draw(key, place):
-    """SplitMix64, seeded with the key: what its place-th number is, from 0 to 1."""
+    """SplitMix64, seeded with the scrambled key: its place-th number, from 0 to 1."""
+    return mixed(mixed(key) + (place + 1) * STEP) >> 33, 2**31
+
+
+def mixed(state):
     mask = 2**64 - 1
-    state = key + (place + 1) * 0x9E3779B97F4A7C15 & mask
+    state &= mask
     state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & mask
     state = (state ^ state >> 27) * 0x94D049BB133111EB & mask
-    return (state ^ state >> 31) >> 33, 2**31
+    return state ^ state >> 31
 
 
 def test_the_generator_is_splitmix64():
-    state, first = 0x9E3779B97F4A7C15, 0xE220A8397B1DCDAF
-    assert draw(0, 0)[0] == first >> 33
-    assert draw(state, 0)[0] == draw(0, 1)[0]
+    assert mixed(0) == 0
+    assert draw(0, 0)[0] == 0xE220A8397B1DCDAF >> 33
+
+
+def test_keys_a_step_apart_draw_other_numbers():
+    # Seeds s and s + 1 give keys a step apart.
+    values = torch.ones(300)
+    one, other = (parts(QSGD(), values, key)[1] for key in (7 * STEP, 8 * STEP))
+    assert not torch.equal(one[1:], other[:-1])
 
 
 @pytest.mark.parametrize("key", range(20))
@@ -147,11 +159,22 @@ def test_numbers_take_a_byte_up_to_127_levels(levels, nbytes):
         ({"levels": 0}, "levels is 0: give 1 to 127"),
         ({"levels": 32768}, "levels is 32768"),
         ({"bucket": 0}, "bucket is 0: give the number of values"),
+        ({"bucket": 2**32}, "bucket is 4294967296: give the number of values"),
     ],
 )
 def test_impossible_options_are_refused(options, said):
     with pytest.raises(ConfigError, match=said):
         QSGD(**options)
+
+
+@pytest.mark.parametrize("bucket", [2**32, 2**61, 2**62, 2**63 - 1, 10**30])
+def test_a_bucket_is_no_longer_than_the_list(bucket):
+    values = wave(70)
+    for backend in (cpu, reference):
+        section = backend.encode_qsgd(values, 127, bucket, 5)
+        assert torch.equal(section, backend.encode_qsgd(values, 127, 70, 5))
+        read = backend.decode_qsgd(section, 70, 127, bucket)
+        assert torch.equal(read, backend.decode_qsgd(section, 70, 127, 70))
 
 
 @pytest.mark.parametrize("bits", [0x7F800000, 0x7FC00000, -(2**31), 0xBF800000 - 2**32])
@@ -178,9 +201,11 @@ def test_damage_is_refused_or_read(values, codec, data):
 
 def test_golden_bytes():
     values = wave(600)
-    today, packet = golden_packet(QSGD(), spread(values), "qsgd/600.bin")
-    assert today == bytes(packet.body.tolist())
-    norms, numbers = parts(QSGD(), values)
+    _, packet = golden_packet(QSGD(), spread(values), "qsgd/600.bin")
+    section = packet.sections[1]
+    norms, numbers = section[:8].view(torch.float32), section[8:608].view(torch.int8)
+    assert torch.equal(norms, parts(QSGD(), values)[0])
     units = norms.double().repeat_interleave(512)[:600] / 127
     known = (units * numbers.double()).float()
     assert torch.equal(golden_values(QSGD(), packet), known)
+    assert ((known - values).abs() <= units).all()

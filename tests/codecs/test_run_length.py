@@ -1,12 +1,18 @@
 """RunLength: runs by hand, widths at powers of two, and headers that lie."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
-from index_lists import listed
+from hypothesis import given
+from index_lists import listed, lists
 
+from strategies import unhurried
 from thinwire import kernels
-from thinwire.codecs import RunLength
+from thinwire.catalog import VALUE_CODECS
+from thinwire.codecs import RunLength, Split
 from thinwire.errors import ConfigError, WireError
+from thinwire.wire import Packet
 
 
 def section_of(count, width, runs, reserved=0):
@@ -44,6 +50,8 @@ def test_runs_alternate_zeros_first_in_as_many_bits_as_the_longest(size, indices
         (section_of(0, 2, []), "0 run lengths of 3 ones"),
         (section_of(8, 2, [1] * 8), "8 run lengths of 3 ones"),
         (section_of(2**32 - 1, 0, []), "4294967295 run lengths of 3 ones"),
+        (section_of(7, 0, []), "7 run lengths in no bits"),
+        (section_of(2, 0, []), "2 run lengths in no bits"),
         (section_of(5, 2, [2, 2, 3, 1, 2], reserved=1), "reserved"),
         (
             section_of(1, 63, [10]).clone().index_fill_(0, torch.tensor(4), 64),
@@ -60,6 +68,31 @@ def test_runs_alternate_zeros_first_in_as_many_bits_as_the_longest(size, indices
 def test_what_cannot_be_such_a_list_is_refused(section, said):
     with pytest.raises(WireError, match=f"run lengths: .*({said})"):
         RunLength().decode(section, 10, 3, key=0)
+
+
+@unhurried
+@given(lists())
+def test_a_section_is_no_longer_than_the_card_says(drawn):
+    size, indices = drawn
+    section = RunLength().encode(indices, size, key=0)
+    bits = (2 * len(indices) + 1) * size.bit_length()
+    assert len(section) <= 8 + -(-bits // 8)
+
+
+@pytest.mark.parametrize("name", VALUE_CODECS)
+def test_no_indices_are_made_before_there_are_values_for_them(name):
+    nnz = 2**31 - 1
+    section = section_of(2, 31, [0, nnz])
+    codec = Split(RunLength(), VALUE_CODECS[name], checksum=False)
+    tags = codec.index.tag, codec.value.tag
+    for length in (0, 8, 64):
+        value = torch.zeros(length, dtype=torch.uint8)
+        packet = Packet.build(tags, nnz, nnz, (section, value))
+        for backend in (nullcontext(), kernels.by_reference()):
+            entered = {}
+            with backend, kernels.watched(entered), pytest.raises(WireError):
+                codec.decode(packet, nnz)
+            assert "decode_runs" not in entered
 
 
 def test_more_runs_than_a_header_counts_are_refused():

@@ -1,7 +1,8 @@
 """Split: golden bytes, every check, and bytes that nobody meant to send."""
 
 import struct
-from contextlib import suppress
+import sys
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies import ANY, unhurried, vectors
-from thinwire.codecs import BFloat16, Int32, Split
-from thinwire.errors import WireError
-from thinwire.kernels import strictly_increasing
-from thinwire.sparse import SparseVector, index_dtype
+from thinwire.codecs import (
+    QSGD,
+    BFloat16,
+    Bitmap,
+    Bloom,
+    EliasFano,
+    FitPoly,
+    Float16,
+    Float32,
+    Int8,
+    Int32,
+    LogQuant,
+    Rice,
+    Split,
+)
+from thinwire.errors import ConfigError, WireError
+from thinwire.kernels import by_reference, index_dtype, strictly_increasing
+from thinwire.sparse import SparseVector
 from thinwire.wire import HEADER, Packet
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "split" / "1-1" / "five_of_300.bin"
@@ -94,7 +109,13 @@ def test_a_length_that_does_not_follow_from_the_entries_is_refused():
             RAW.decode(packet, 300)
 
 
-@pytest.mark.parametrize(("words", "said"), [(2, "5 indices in"), (4, "5 values in")])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (2, "Float32: 32 bytes where 20"),
+        (4, "Float32: 16 bytes where 20"),
+    ],
+)
 def test_an_edge_between_the_sections_in_the_wrong_place_is_refused(words, said):
     data = bytearray(GOLDEN.read_bytes())
     struct.pack_into("<I", data, 20, words)
@@ -133,3 +154,58 @@ def test_random_sections_are_refused_or_decode_to_a_valid_list(nnz, data):
     packet = Packet.build((1, 1), 2**31 - 1, nnz, tuple(sections))
     with suppress(WireError):
         assert valid(RAW.decode(packet, 2**31 - 1), 2**31 - 1)
+
+
+def test_a_machine_with_numbers_the_other_way_round_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "byteorder", "big")
+    with pytest.raises(ConfigError, match="this machine's are big endian"):
+        Split()
+
+
+# Lengths follow from the entries, or a kernel looks for itself.
+VALUES = [Float32(), BFloat16(), Float16(), Int8(), QSGD(), QSGD(200, 3)]
+VALUES += [LogQuant(bits) for bits in range(3, 9)]
+PADDED = [Split(EliasFano(), value, checksum=False) for value in VALUES]
+PADDED += [
+    Split(index, checksum=False) for index in (Int32(), Bitmap(), Bloom("naive"))
+]
+PADDED += [Split(Int32(), FitPoly(), checksum=False)]
+
+
+def test_the_order_of_values_ends_in_zeros():
+    codec = Split(Rice(), FitPoly(), checksum=False)
+    body = codec.encode(FIVE).body
+    codec.decode(Packet.parse(body), 300)
+    start = HEADER.size + Packet.parse(body).index_nbytes
+    for bit in range(15, 64):
+        changed = body.clone()
+        changed[start + bit // 8] ^= 1 << bit % 8
+        with pytest.raises(WireError, match="the order of values: bits that are set"):
+            codec.decode(Packet.parse(changed), 300)
+
+
+@pytest.mark.parametrize("codec", PADDED, ids=str)
+@pytest.mark.parametrize("half", [0, 1], ids=["index", "value"])
+def test_bits_after_the_end_are_refused(codec, half):
+    packet = codec.encode(FIVE)
+    section = packet.sections[half]
+    nbytes = (codec.index.nbytes(300, 5), codec.value.nbytes(5))[half]
+    nbytes = len(section) if nbytes is None else nbytes
+    places = list(range(8 * nbytes, 8 * len(section)))
+    if half == 1 and isinstance(codec.value, LogQuant):
+        places += range(8 * nbytes - (-5 * codec.value.bits % 8), 8 * nbytes)
+    assert places or half == 1
+    for bit in places:
+        section[bit // 8] ^= 1 << bit % 8
+        for backend in (nullcontext(), by_reference()):
+            with backend, pytest.raises(WireError):
+                codec.decode(packet, 300)
+        section[bit // 8] ^= 1 << bit % 8
+    codec.decode(packet, 300)
+
+
+def test_settings_that_packets_do_not_say_show_in_what_ranks_compare():
+    codecs = [QSGD(), QSGD(100), QSGD(bucket=100), Bloom(), Bloom(fpr=0.1)]
+    assert len({repr(codec) for codec in codecs}) == len(codecs)
+    assert repr(QSGD(100)) in repr(Split(Bloom(fpr=0.1), QSGD(100)))
+    assert repr(Bloom(fpr=0.1)) in repr(Split(Bloom(fpr=0.1), QSGD(100)))

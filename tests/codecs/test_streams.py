@@ -64,7 +64,16 @@ def test_equal_values_take_no_room(codec):
 @BOTH
 def test_no_values_are_a_length_of_zero(codec):
     assert codec.encode(torch.empty(0), key=0).tolist() == [0] * 8
-    assert not accepts(codec, section_of(compress(codec, b"")), 0)
+    stream = compress(codec, b"")
+    said = f"a stream of {len(stream)} bytes where none is expected"
+    with pytest.raises(WireError, match=f"{type(codec).__name__}: {said}"):
+        codec.decode(section_of(stream), 0, key=0)
+
+
+def test_a_stream_of_another_length_says_both():
+    stream = compress(Deflate(), bytes(39))
+    with pytest.raises(WireError, match="Deflate: a stream of 39 bytes where 40 are"):
+        Deflate().decode(section_of(stream), 10, key=0)
 
 
 @BOTH
@@ -124,6 +133,15 @@ def test_a_frame_that_claims_much_is_refused(window, content):
     assert not accepts(Zstd(), section, 10)
     assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
+
+
+def test_a_frame_that_cannot_hold_so_much_is_refused():
+    values = torch.zeros(2**20)  # as few bytes as there can be
+    section = Zstd(22).encode(values, key=0)
+    assert torch.equal(Zstd().decode(section, len(values), key=0), values)
+    stream = frame(31, 2**31)
+    with pytest.raises(WireError, match=f"Zstd: a frame of {len(stream)} bytes for"):
+        Zstd().decode(section_of(stream), 2**29, key=0)
 
 
 def test_a_frame_without_a_size_is_refused():

@@ -17,6 +17,8 @@ from thinwire.wire import Packet
 class AtLeast:
     """`codec` for vectors of at least `size` elements, `small` for others.
 
+    Lengths travel with all packets or with none: `nbytes` is known where both know it.
+
     >>> AtLeast(1001, Split()).nbytes(size=1000, nnz=10)
     112
     """
@@ -33,6 +35,10 @@ class AtLeast:
             )
 
     def nbytes(self, size: int, nnz: int) -> int | None:
+        # Of one codec whose packets have no fixed length, all have none: ranks that
+        # swap vectors of different sizes must agree on whether lengths travel.
+        if any(each.nbytes(0, 0) is None for each in (self.codec, self.small)):
+            return None
         return self._for(size).nbytes(size, nnz)
 
     def encode(

@@ -1,4 +1,7 @@
-"""Values in bfloat16: 16 bits each, an error of at most 2**-8 of a value."""
+"""Values in bfloat16: 16 bits each, an error of at most 2**-8 of a value.
+
+That is for magnitudes from 2**-126 on; smaller ones become a multiple of 2**-133.
+"""
 
 from dataclasses import dataclass
 
@@ -6,7 +9,7 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.errors import WireError
+from thinwire.codecs.codec import taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,4 @@ class BFloat16:
 
     def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
         del key
-        if section.numel() < 2 * nnz:
-            raise WireError(f"{nnz} values in {section.numel()} bytes")
-        return section[: 2 * nnz].view(torch.bfloat16).float()
+        return taken("BFloat16", section, 2 * nnz).view(torch.bfloat16).float()

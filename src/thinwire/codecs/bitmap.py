@@ -20,6 +20,10 @@ class Bitmap:
     def regathers(self) -> bool:
         return False
 
+    @property
+    def any_order(self) -> None:
+        return None
+
     def nbytes(self, size: int, nnz: int) -> int:
         del nnz
         return -(-size // 8)

@@ -22,13 +22,16 @@ from thinwire.codecs.codec import checked
 from thinwire.errors import ConfigError, WireError
 
 _TAGS = {"p0": 16, "p1": 17, "p2": 18, "leftmost": 19, "naive": 20}
+POLICIES = tuple(_TAGS)
 _SMALLEST_FPR = 2.0**-40
 
 # Decimal numbers are the same to the last digit everywhere, logarithms included: these
-# are specified to be rounded correctly. A number of bits has 10 of the 30 digits.
+# are specified to be rounded correctly, as powers are not. A number of bits has 10 of
+# the 30 digits.
 _EXACTLY = Context(prec=30)
 _ROUGHLY = Context(prec=12)
-_LN2_SQUARED = _EXACTLY.power(_EXACTLY.ln(Decimal(2)), 2)
+_LN2 = _EXACTLY.ln(Decimal(2))
+_LN2_SQUARED = _EXACTLY.multiply(_LN2, _LN2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,9 @@ class Bloom:
     fpr: float | None = None
 
     def __post_init__(self) -> None:
-        if self.policy not in _TAGS:
+        if self.policy not in POLICIES:
             raise ConfigError(
-                f"policy is {self.policy!r}: give one of {', '.join(_TAGS)}"
+                f"policy is {self.policy!r}: give one of {', '.join(POLICIES)}"
             )
         if self.fpr is not None and not _SMALLEST_FPR <= self.fpr < 1:
             raise ConfigError(
@@ -66,6 +69,10 @@ class Bloom:
     @property
     def regathers(self) -> bool:
         return self.policy != "naive"
+
+    @property
+    def any_order(self) -> None:
+        return None
 
     def nbytes(self, size: int, nnz: int) -> int | None:
         # The filter's own length is known, but not how many values p0 will send.

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from thinwire import kernels
 from thinwire.errors import WireError
 from thinwire.sparse import SparseVector
 from thinwire.wire import Packet
@@ -16,15 +17,25 @@ Where the list has an entry, that is the true value, whatever this says there.
 """
 
 
+AnyOrder = Callable[[Tensor, int, int], Tensor]
+"""A section, a size and a number of entries to indices in the order they were sent."""
+
+
 class Codec(Protocol):
     """A pure function and its inverse, up to the error it states.
 
-    Same arguments, same bytes, on every machine. A codec holds configuration and no
-    state, so a frozen dataclass with its fields is all it is.
+    Same arguments, same bytes, on every machine; but for `Deflate`, `Zstd` and
+    `Huffman`, whose bytes depend on the release of zlib or zstd, though not what they
+    decode to. A codec holds configuration and no state, so a frozen dataclass with its
+    fields is all it is.
     """
 
     def nbytes(self, size: int, nnz: int) -> int | None:
-        """The length of a packet; None where it depends on the data."""
+        """The length of a packet; None where it depends on the data.
+
+        A codec says None always or never: whether lengths travel ahead of packets is
+        one question for all lists it is given.
+        """
         ...
 
     def encode(
@@ -59,6 +70,11 @@ class IndexCodec(Protocol):
     @property
     def regathers(self) -> bool:
         """Whether other indices may come back, and want values of their own."""
+        ...
+
+    @property
+    def any_order(self) -> AnyOrder | None:
+        """For a format that keeps any order: what decodes it, and checks no order."""
         ...
 
     def nbytes(self, size: int, nnz: int) -> int | None:
@@ -101,6 +117,13 @@ class ValueCodec(Protocol):
     def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
         """The values, float32; raises `WireError` where a section cannot be right."""
         ...
+
+
+def taken(what: str, section: Tensor, nbytes: int) -> Tensor:
+    """The `nbytes` bytes that a section must have, apart from its padding."""
+    with checked(what):
+        kernels.check_length(section, 8 * nbytes)
+    return section[:nbytes]
 
 
 class checked:  # noqa: N801 - it reads as a function

@@ -7,6 +7,7 @@ hardest on are noise.
 import zlib
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from thinwire.codecs.codec import checked
@@ -44,9 +45,10 @@ class Deflate:
 
     def encode(self, values: Tensor, *, key: int) -> Tensor:
         del key
-        return encode_stream(values, lambda data: zlib.compress(data, self.level))
+        octets = values.contiguous().view(torch.uint8)
+        return encode_stream(octets, lambda data: zlib.compress(data, self.level))
 
     def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
         del key
         with checked("Deflate"):
-            return decode_stream(section, nnz, inflated)
+            return decode_stream(section, 4 * nnz, inflated).view(torch.float32)

@@ -28,6 +28,10 @@ class EliasFano:
     def regathers(self) -> bool:
         return False
 
+    @property
+    def any_order(self) -> None:
+        return None
+
     def nbytes(self, size: int, nnz: int) -> int:
         return -(-min(size, _nbits(size, nnz)) // 8)
 

@@ -33,7 +33,8 @@ class FitPoly:
     """Polynomials of one degree, each for a piece of the sorted list.
 
     Values of one sign are in a piece by themselves, and a piece is for 32 values or
-    more, if it can be; those of fewer than `degree + 2` values are sent as they are.
+    more, if it can be. Those of fewer than `degree + 2` values are sent as they are,
+    and so are those whose curve would give a value another sign.
     """
 
     degree: int = 5

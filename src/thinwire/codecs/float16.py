@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.errors import WireError
+from thinwire.codecs.codec import taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,4 @@ class Float16:
 
     def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
         del key
-        if section.numel() < 2 * nnz:
-            raise WireError(f"{nnz} values in {section.numel()} bytes")
-        return section[: 2 * nnz].view(torch.float16).float()
+        return taken("Float16", section, 2 * nnz).view(torch.float16).float()

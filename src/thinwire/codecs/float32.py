@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinwire.errors import WireError
+from thinwire.codecs.codec import taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,4 @@ class Float32:
 
     def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
         del key
-        if section.numel() < 4 * nnz:
-            raise WireError(f"{nnz} values in {section.numel()} bytes")
-        return section[: 4 * nnz].view(torch.float32)
+        return taken("Float32", section, 4 * nnz).view(torch.float32)

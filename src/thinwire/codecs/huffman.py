@@ -1,4 +1,4 @@
-"""Indices under a Huffman code of their bytes: 18 to 27 bits each, and no error.
+"""Indices under a Huffman code of their bytes: 18 to 25 bits each, and no error.
 
 What DeepReduce compares itself with (Xu et al., NeurIPS 2021, section 6): it gains
 from high bytes that repeat, and from nothing else. The code is zlib's, told to look
@@ -19,7 +19,6 @@ from thinwire import kernels
 from thinwire.codecs.codec import checked
 from thinwire.codecs.stream import decode_stream, encode_stream, inflated
 from thinwire.errors import ConfigError, WireError
-from thinwire.sparse import index_dtype
 
 _RAW = -15  # a bare deflate stream: no header, no checksum of its own
 _LEVEL = 6
@@ -40,6 +39,10 @@ class Huffman:
     def regathers(self) -> bool:
         return False
 
+    @property
+    def any_order(self) -> None:
+        return None
+
     def nbytes(self, size: int, nnz: int) -> None:
         del size, nnz
         return None
@@ -57,9 +60,9 @@ class Huffman:
     def decode(self, section: Tensor, size: int, nnz: int, *, key: int) -> Tensor:
         del key
         with checked("Huffman"):
-            planes = decode_stream(section, nnz, _inflated)
-        rows = planes.view(torch.uint8).view(4, nnz).t().reshape(-1)
-        indices = rows.view(torch.int32).to(index_dtype(size))
+            planes = decode_stream(section, 4 * nnz, _inflated)
+        rows = planes.view(4, nnz).t().reshape(-1)
+        indices = rows.view(torch.int32).to(kernels.index_dtype(size))
         if not kernels.strictly_increasing(indices, size):
             raise WireError(
                 f"Huffman: indices that do not increase strictly from 0 up to {size}"

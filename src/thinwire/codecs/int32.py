@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
+from thinwire.codecs.codec import AnyOrder, taken
 from thinwire.errors import ConfigError, WireError
-from thinwire.sparse import index_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,10 @@ class Int32:
     @property
     def regathers(self) -> bool:
         return False
+
+    @property
+    def any_order(self) -> AnyOrder:
+        return _read
 
     def nbytes(self, size: int, nnz: int) -> int:
         del size
@@ -37,15 +41,14 @@ class Int32:
 
     def decode(self, section: Tensor, size: int, nnz: int, *, key: int) -> Tensor:
         del key
-        indices = self.decode_any_order(section, size, nnz)
+        indices = _read(section, size, nnz)
         if not kernels.strictly_increasing(indices, size):
             raise WireError(
-                f"indices that do not increase strictly from 0 up to {size}"
+                f"Int32: indices that do not increase strictly from 0 up to {size}"
             )
         return indices
 
-    def decode_any_order(self, section: Tensor, size: int, nnz: int) -> Tensor:
-        """What was encoded, unchecked: the caller sorts, and checks then."""
-        if section.numel() < 4 * nnz:
-            raise WireError(f"{nnz} indices in {section.numel()} bytes")
-        return section[: 4 * nnz].view(torch.int32).to(index_dtype(size))
+
+def _read(section: Tensor, size: int, nnz: int) -> Tensor:
+    indices = taken("Int32", section, 4 * nnz).view(torch.int32)
+    return indices.to(kernels.index_dtype(size))

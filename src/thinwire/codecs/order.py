@@ -28,6 +28,10 @@ def decode_map(section: Tensor, nnz: int) -> Tensor:
     """The permutation, which every place is in once."""
     with checked("the order of values"):
         order = kernels.unpack_bits(section, nnz, _width(nnz))
+    used = nnz * _width(nnz)
+    spare = section[used // 8 :].tolist()  # at most a word
+    if spare and (spare[0] >> used % 8 or any(spare[1:])):
+        raise WireError("the order of values: bits that are set after the end")
     if nnz and int(order.max()) >= nnz:
         raise WireError(f"the order of values: place {int(order.max())} of {nnz}")
     taken = torch.zeros(nnz, dtype=torch.bool, device=order.device)

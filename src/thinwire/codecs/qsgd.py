@@ -14,6 +14,7 @@ from thinwire.codecs.codec import checked
 from thinwire.errors import ConfigError
 
 INT8, INT16 = 2**7 - 1, 2**15 - 1
+LONGEST = 2**32 - 1  # as many values as a packet holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,10 @@ class QSGD:
                 f"levels is {self.levels}: give 1 to {INT8} for 8 bits a value, up to "
                 f"{INT16} for 16"
             )
-        if self.bucket < 1:
+        if not 1 <= self.bucket <= LONGEST:
             raise ConfigError(
                 f"bucket is {self.bucket}: give the number of values that share a "
-                "norm, at least 1"
+                f"norm, 1 to {LONGEST}"
             )
 
     @property
@@ -48,8 +49,7 @@ class QSGD:
         return False
 
     def nbytes(self, nnz: int) -> int:
-        width = 1 if self.levels <= INT8 else 2
-        return 4 * -(-nnz // self.bucket) + width * nnz
+        return kernels.nbytes_qsgd(nnz, self.levels, self.bucket)
 
     def encode(self, values: Tensor, *, key: int) -> Tensor:
         return kernels.encode_qsgd(values, self.levels, self.bucket, key)

@@ -26,6 +26,10 @@ class RunLength:
     def regathers(self) -> bool:
         return False
 
+    @property
+    def any_order(self) -> None:
+        return None
+
     def nbytes(self, size: int, nnz: int) -> None:
         del size, nnz
         return None

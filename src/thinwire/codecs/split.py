@@ -5,17 +5,18 @@ may sort: where the index codec keeps any order, indices travel in the order of 
 values; else the value section begins with the permutation.
 """
 
+import sys
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.codecs.codec import IndexCodec, ValueCodec, Values, checked
+from thinwire.codecs.codec import AnyOrder, IndexCodec, ValueCodec, Values, checked
 from thinwire.codecs.float32 import Float32
 from thinwire.codecs.int32 import Int32
 from thinwire.codecs.order import decode_map, descending, encode_map, map_nbytes
-from thinwire.errors import WireError
+from thinwire.errors import ConfigError, WireError
 from thinwire.sparse import SparseVector
 from thinwire.wire import HEADER, Packet, padded
 
@@ -38,6 +39,14 @@ class Split:
     index: IndexCodec = field(default_factory=Int32)
     value: ValueCodec = field(default_factory=Float32)
     checksum: bool = True
+
+    def __post_init__(self) -> None:
+        # The one place: no list becomes bytes, or is read from any, but through here.
+        if sys.byteorder != "little":
+            raise ConfigError(
+                "packets are little endian and written as numbers lie in memory: this "
+                f"machine's are {sys.byteorder} endian"
+            )
 
     def nbytes(self, size: int, nnz: int) -> int | None:
         index, value = self.index.nbytes(size, nnz), self.value.nbytes(nnz)
@@ -71,15 +80,22 @@ class Split:
     ) -> SparseVector:
         self._check(packet, size, nnz)
         index, value = packet.sections
-        if self.value.sorts and isinstance(self.index, Int32):
-            return self._decode_in_order_of_values(packet, key)
-        indices = self.index.decode(index, size, packet.nnz, key=key)
-        values = self._decode_values(value, len(indices), key)
+        read = self.index.any_order
+        if self.value.sorts and read is not None:
+            return self._decode_in_order_of_values(packet, read, key)
+        if self.index.regathers:
+            indices = self._decode_indices(index, packet, key)
+            values = self._decode_values(value, len(indices), key)
+        else:
+            # First, because they are as many as they say: two runs in a few bytes may
+            # stand for any number of indices.
+            values = self._decode_values(value, packet.nnz, key)
+            indices = self._decode_indices(index, packet, key)
         return SparseVector(indices, values, size)
 
     @property
     def _maps(self) -> bool:
-        return self.value.sorts and not isinstance(self.index, Int32)
+        return self.value.sorts and self.index.any_order is None
 
     def _encode_values(self, values: Tensor, key: int) -> Tensor:
         if not self._maps:
@@ -89,23 +105,36 @@ class Split:
         gap = places.new_zeros(map_nbytes(len(order)) - places.numel())
         return torch.cat([places, gap, self.value.encode(values[order], key=key)])
 
+    def _decode_indices(self, section: Tensor, packet: Packet, key: int) -> Tensor:
+        size, nnz = packet.size, packet.nnz
+        indices = self.index.decode(section, size, nnz, key=key)
+        _check_padding(self.index, section, self.index.nbytes(size, nnz))
+        return indices
+
     def _decode_values(self, section: Tensor, nnz: int, key: int) -> Tensor:
         if not self._maps:
-            return self.value.decode(section, nnz, key=key)
+            return self._decode_section(section, nnz, key)
         length = map_nbytes(nnz)
         if section.numel() < length:
             raise WireError(f"the order of {nnz} values in {section.numel()} bytes")
         order = decode_map(section[:length], nnz)
-        sorted_values = self.value.decode(section[length:], nnz, key=key)
+        sorted_values = self._decode_section(section[length:], nnz, key)
         return torch.empty_like(sorted_values).scatter_(0, order, sorted_values)
 
-    def _decode_in_order_of_values(self, packet: Packet, key: int) -> SparseVector:
+    def _decode_section(self, section: Tensor, nnz: int, key: int) -> Tensor:
+        values = self.value.decode(section, nnz, key=key)
+        _check_padding(self.value, section, self.value.nbytes(nnz))
+        return values
+
+    def _decode_in_order_of_values(
+        self, packet: Packet, read: AnyOrder, key: int
+    ) -> SparseVector:
         index, value = packet.sections
-        indices = Int32().decode_any_order(index, packet.size, packet.nnz)
-        indices, order = torch.sort(indices)
+        indices, order = torch.sort(read(index, packet.size, packet.nnz))
         if not kernels.strictly_increasing(indices, packet.size):
             raise WireError(f"indices that are not each once below {packet.size}")
-        values = self.value.decode(value, packet.nnz, key=key)[order]
+        _check_padding(self.index, index, self.index.nbytes(packet.size, packet.nnz))
+        values = self._decode_section(value, packet.nnz, key)[order]
         return SparseVector(indices, values, packet.size)
 
     def _check(self, packet: Packet, size: int, nnz: int | None) -> None:
@@ -128,6 +157,20 @@ class Split:
                 f"a packet of {packet.body.numel()} bytes where {packet.nnz} entries "
                 f"take {nbytes}"
             )
+
+
+def _check_padding(
+    codec: IndexCodec | ValueCodec, section: Tensor, nbytes: int | None
+) -> None:
+    """Refuse anything but zeros after a section's end, where that is known.
+
+    In device memory nobody looks, as with the checksum: it would have to be fetched.
+    """
+    if nbytes is None or nbytes == section.numel() or not section.is_cpu:
+        return
+    if section.numpy()[nbytes:].tobytes().strip(b"\0"):
+        name = type(codec).__name__
+        raise WireError(f"{name}: bits that are set after the end")
 
 
 def _true_values(vector: SparseVector, told: Tensor, source: Values | None) -> Tensor:

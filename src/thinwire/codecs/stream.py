@@ -1,4 +1,4 @@
-"""Float32 values as the output of a general compressor, which says its length.
+"""Bytes as the output of a general compressor, which says its length.
 
 A section is the length as u64, then so many bytes, then at most seven zeros.
 """
@@ -15,28 +15,30 @@ from thinwire.wire import padded
 _LENGTH = struct.Struct("<Q")
 
 
-def encode_stream(values: Tensor, compress: Callable[[bytes], bytes]) -> Tensor:
-    """A section that holds what `compress` makes of these values."""
-    stream = compress(values.cpu().numpy().tobytes()) if len(values) else b""
+def encode_stream(octets: Tensor, compress: Callable[[bytes], bytes]) -> Tensor:
+    """A section that holds what `compress` makes of these bytes."""
+    stream = compress(octets.cpu().numpy().tobytes()) if len(octets) else b""
     section = bytearray(_LENGTH.pack(len(stream)) + stream)
-    return torch.frombuffer(section, dtype=torch.uint8).to(values.device)
+    return torch.frombuffer(section, dtype=torch.uint8).to(octets.device)
 
 
 def decode_stream(
-    section: Tensor, nnz: int, decompress: Callable[[bytes, int], bytes]
+    section: Tensor, nbytes: int, decompress: Callable[[bytes, int], bytes]
 ) -> Tensor:
-    """The values of a section.
+    """The `nbytes` bytes of a section.
 
-    `decompress` is told how many bytes to expect; it makes no more than these, and
-    reports what it finds wrong as a `ValueError`.
+    `decompress` is told how many bytes to expect; it makes no more than these and one,
+    and reports what it finds wrong as a `ValueError`.
     """
     stream = _stream(section)
-    values = decompress(stream, 4 * nnz) if nnz else b""
-    if len(values) != 4 * nnz or (stream and not nnz):
-        raise ValueError(f"a stream of {len(values)} bytes that is not {nnz} values")
-    if not nnz:
-        return torch.empty(0, device=section.device)
-    return torch.frombuffer(bytearray(values), dtype=torch.float32).to(section.device)
+    if not nbytes:
+        if stream:
+            raise ValueError(f"a stream of {len(stream)} bytes where none is expected")
+        return section.new_empty(0)
+    octets = decompress(stream, nbytes)
+    if len(octets) != nbytes:
+        raise ValueError(f"a stream of {len(octets)} bytes where {nbytes} are expected")
+    return torch.frombuffer(bytearray(octets), dtype=torch.uint8).to(section.device)
 
 
 def inflated(stream: bytes, nbytes: int, window: int = zlib.MAX_WBITS) -> bytes:

@@ -5,6 +5,7 @@ As small as `Deflate` in a tenth of the time.
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from thinwire.codecs.codec import checked
@@ -12,6 +13,8 @@ from thinwire.codecs.stream import decode_stream, encode_stream
 from thinwire.errors import ConfigError
 
 _MOST = 22
+# A block of a frame is at most 128 KiB, and takes 3 bytes of header and one of content.
+_MOST_PER_BYTE = 2**17 // 4
 # The least that a compressor may ask a decompressor to remember.
 _LEAST_WINDOW = 1024
 
@@ -45,12 +48,13 @@ class Zstd:
         del key
         import zstandard  # noqa: PLC0415 - not needed to import thinwire
 
-        return encode_stream(values, zstandard.ZstdCompressor(self.level).compress)
+        octets = values.contiguous().view(torch.uint8)
+        return encode_stream(octets, zstandard.ZstdCompressor(self.level).compress)
 
     def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
         del key
         with checked("Zstd"):
-            return decode_stream(section, nnz, _decompress)
+            return decode_stream(section, 4 * nnz, _decompress).view(torch.float32)
 
 
 def _decompress(stream: bytes, nbytes: int) -> bytes:
@@ -61,6 +65,8 @@ def _decompress(stream: bytes, nbytes: int) -> bytes:
         frame = zstandard.get_frame_parameters(stream)
         if frame.content_size != nbytes:
             raise ValueError(f"a frame that does not end after {nbytes} bytes")
+        if nbytes > _MOST_PER_BYTE * len(stream):
+            raise ValueError(f"a frame of {len(stream)} bytes for {nbytes}")
         if frame.window_size > max(2 * nbytes, _LEAST_WINDOW):
             raise ValueError(f"a frame that takes {frame.window_size} bytes to read")
         return zstandard.ZstdDecompressor().decompress(stream, allow_extra_data=False)

@@ -17,10 +17,10 @@ from thinwire import kernels
 from thinwire.channel import Channel
 from thinwire.collectives.collective import Room, State, Total, check_density
 from thinwire.errors import ConfigError
-from thinwire.kernels import Block, Marker
+from thinwire.kernels import Block, Marker, index_dtype
 from thinwire.layout import Layout
 from thinwire.rows import Rows
-from thinwire.sparse import SparseVector, index_dtype, keep_count
+from thinwire.sparse import SparseVector, keep_count
 
 Granularity = Literal["element", "block", "row"]
 

@@ -22,8 +22,9 @@ from thinwire.collectives.note import NBYTES, Note
 from thinwire.collectives.s2 import S2, remember
 from thinwire.cost import Cost, Link, ring_all_reduce
 from thinwire.groups import Op
+from thinwire.kernels import index_dtype
 from thinwire.rows import Rows
-from thinwire.sparse import index_dtype, keep_count
+from thinwire.sparse import keep_count
 
 Way = Literal["gather", "union", "s2", "dense"]
 

@@ -15,8 +15,8 @@ from thinwire.channel import Channel
 from thinwire.collectives import RowCollective, State
 from thinwire.errors import ConfigError
 from thinwire.groups import Group
+from thinwire.kernels import index_dtype
 from thinwire.rows import Rows
-from thinwire.sparse import index_dtype
 
 
 class SparseGradients:

@@ -47,6 +47,10 @@ from thinwire.kernels.peel import (
     set_bits,
     sketch_rows,
 )
+from thinwire.kernels.reference_int8 import nbytes_int8
+from thinwire.kernels.reference_log import nbytes_log
+from thinwire.kernels.reference_qsgd import nbytes_qsgd
+from thinwire.kernels.sections import check_length, index_dtype
 from thinwire.kernels.sketch import (
     encode_sketch,
     estimate_sketch_,
@@ -81,6 +85,7 @@ __all__ = [
     "bloom_resolve",
     "bloom_sample",
     "by_reference",
+    "check_length",
     "contiguous_blocks",
     "decode_bitmap",
     "decode_dexp",
@@ -108,10 +113,14 @@ __all__ = [
     "estimate_sketch_",
     "gather",
     "hash_keys",
+    "index_dtype",
     "interleaved_blocks",
     "join",
     "magnitudes",
     "merge_add",
+    "nbytes_int8",
+    "nbytes_log",
+    "nbytes_qsgd",
     "pack_bits",
     "peel_rows_",
     "scatter_",

@@ -38,7 +38,7 @@ def fit(y: Floats) -> Doubles:
 
 
 def curve(fitted: Doubles, count: int) -> Floats:
-    """The magnitudes, smallest first; they may come out as anything."""
+    """What should be magnitudes, smallest first; they may come out as anything."""
     y = np.empty(count, np.float32)
     _evaluate(fitted, y)
     return y
@@ -70,13 +70,15 @@ def _fit(y: Floats, fitted: Doubles) -> None:
     _evaluate(fitted, found)
     apart = 0.0
     whole = 0.0
+    below = False
     for i in range(len(y)):
         value = np.float64(y[i])
+        below |= found[i] < 0
         error = np.float64(found[i]) - value
         apart += error * error
         whole += value * value
     # False as well where something is not a number.
-    if not apart <= _LARGEST_ERROR * whole:
+    if below or not apart <= _LARGEST_ERROR * whole:
         fitted[:] = 0.0
 
 

@@ -49,8 +49,7 @@ def decode_int8(section: Tensor, nnz: int) -> Tensor:
     check_length(section, 8 * nbytes_int8(nnz))
     ends = 2 * -(-nnz // _BLOCK)
     octets = section.contiguous().numpy()
-    # A copy, because nothing says that a section begins at an even address.
-    halves = octets[:ends].copy().view(np.uint16)
+    halves = octets[:ends].view(np.uint16)
     numbers = octets[ends : ends + nnz].view(np.int8)
     values = torch.empty(nnz)
     scale, number = _decode(halves, numbers, values.numpy())

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.compiled import kernel
-from thinwire.kernels.cpu_bits import as_section, as_words
+from thinwire.kernels.cpu_bits import all_zero_from, as_section, as_words
 from thinwire.kernels.reference_log import check_levels, nbytes_log
-from thinwire.kernels.sections import check_length
+from thinwire.kernels.sections import check_length, check_spare
 
 intrinsic: Any = extending.intrinsic
 
@@ -56,6 +56,7 @@ def decode_log(section: Tensor, nnz: int, bits: int) -> Tensor:
     check_length(section, 8 * nbytes_log(nnz, bits))
     words = as_words(section, -(-nbytes_log(nnz, bits) // 8))
     codes = 1 << (bits - 2)  # where they begin: two levels are a word
+    check_spare(all_zero_from(words[codes:], nnz * bits))
     values = torch.empty(nnz)
     levels = words[:codes].view(np.float32)
     check_levels(_decode(levels, words[codes:], bits, values.numpy()))

@@ -144,7 +144,8 @@ def _describe(
         if len(piece) > degree + 1:
             coefficients = data[used : used + degree + 1]
             _fit(piece, coefficients)
-            if _curve(coefficients, np.empty(len(piece), np.float32)):
+            found = np.empty(len(piece), np.float32)
+            if _curve(coefficients, found) and not _crosses(found, piece[0]):
                 counts[i] = degree + 1
                 used += degree + 1
                 continue
@@ -152,6 +153,16 @@ def _describe(
         data[used : used + len(piece)] = piece
         used += len(piece)
     return used
+
+
+@kernel
+def _crosses(values: Floats, first: Any) -> bool:
+    """Whether a value has another sign than the first of its piece."""
+    below = above = False
+    for i in range(len(values)):
+        below |= values[i] < 0
+        above |= values[i] > 0
+    return below if first > 0 else above
 
 
 @kernel

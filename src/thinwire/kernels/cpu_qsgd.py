@@ -18,8 +18,10 @@ from thinwire.kernels.reference_qsgd import (
     check_numbers,
     nbytes_qsgd,
     number_dtype,
+    shortened,
 )
 from thinwire.kernels.sections import check_length
+from thinwire.kernels.splitmix import scrambled
 
 Floats = NDArray[np.float32]
 Numbers = NDArray[Any]
@@ -35,20 +37,20 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
+    bucket = shortened(bucket, len(values))
     section = torch.empty(nbytes_qsgd(len(values), levels, bucket), dtype=torch.uint8)
     norms, numbers = _parts(section.numpy(), len(values), levels, bucket)
     given = values.contiguous().numpy()
     _norms(given, bucket, norms)
-    seed = np.uint64(key & 0xFFFFFFFFFFFFFFFF)
+    seed = np.uint64(scrambled(key))
     _encode(given, levels, bucket, seed, norms, numbers)
     return section
 
 
 def decode_qsgd(section: Tensor, nnz: int, levels: int, bucket: int) -> Tensor:
+    bucket = shortened(bucket, nnz)
     check_length(section, 8 * nbytes_qsgd(nnz, levels, bucket))
     octets = section.contiguous().numpy()[: nbytes_qsgd(nnz, levels, bucket)]
-    # Nothing says that a section begins where a float32 may.
-    octets = octets.copy() if section.data_ptr() % 4 else octets
     norms, numbers = _parts(octets, nnz, levels, bucket)
     values = torch.empty(nnz)
     norm, number = _decode(norms, numbers, levels, bucket, values.numpy())
@@ -94,8 +96,8 @@ def _norms(values: Floats, bucket: int, norms: Floats) -> None:
 
 
 @kernel
-def _draw(key: Any, place: int) -> Any:
-    state = np.uint64(place + 1) * _STEP + key
+def _draw(seed: Any, place: int) -> Any:
+    state = np.uint64(place + 1) * _STEP + seed
     state = (state ^ (state >> np.uint64(30))) * _FIRST
     state = (state ^ (state >> np.uint64(27))) * _SECOND
     state ^= state >> np.uint64(31)
@@ -104,7 +106,7 @@ def _draw(key: Any, place: int) -> Any:
 
 @kernel
 def _encode(
-    values: Floats, levels: int, bucket: int, key: Any, norms: Floats, numbers: Numbers
+    values: Floats, levels: int, bucket: int, seed: Any, norms: Floats, numbers: Numbers
 ) -> None:
     for b in range(len(norms)):
         norm = np.float64(norms[b]) if norms[b] > 0 else 1.0
@@ -113,7 +115,7 @@ def _encode(
             finite = magnitude if magnitude < _INFINITY else 0.0
             steps = finite * np.float64(levels) / norm
             whole = np.int32(steps)
-            up = _draw(key, i) < steps - np.float64(whole)
+            up = _draw(seed, i) < steps - np.float64(whole)
             number = whole + np.int32(up)
             numbers[i] = -number if values[i] < 0 else number
 

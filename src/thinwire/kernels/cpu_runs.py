@@ -50,7 +50,7 @@ def encode_runs(indices: Tensor, size: int) -> Tensor:
 def decode_runs(section: Tensor, size: int, nnz: int) -> Tensor:
     check_room(section, HEADER.size, 8)
     count, width, reserved = HEADER.unpack(section.numpy()[: HEADER.size].tobytes())
-    check_header(count, reserved, nnz)
+    check_header(count, width, reserved, nnz)
     check_width(width)
     bits = 64 + count * width
     check_length(section, bits)

@@ -15,10 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-GOLDEN = 0x9E3779B97F4A7C15
-FIRST = 0xBF58476D1CE4E5B9
-SECOND = 0x94D049BB133111EB
-WORD = 0xFFFFFFFFFFFFFFFF
+from thinwire.kernels.splitmix import STEP, WORD, scrambled
 
 # Each epoch has so many keys: one for a row, and what is over for other draws.
 KEYS = 64
@@ -63,7 +60,7 @@ def key(seed: int, epoch: int, number: int) -> int:
     >>> hex(key(7, 1, 0))
     '0x76a3dec45265c099'
     """
-    return mix(seed + GOLDEN * (1 + KEYS * epoch + number))
+    return scrambled(seed + STEP * (1 + KEYS * epoch + number))
 
 
 def hash_keys(seed: int, epoch: int, rows: int) -> Tensor:
@@ -79,18 +76,6 @@ def signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
-def mix(word: int) -> int:
-    """The finisher of SplitMix64.
-
-    >>> hex(mix(GOLDEN))
-    '0xe220a8397b1dcdaf'
-    """
-    word &= WORD
-    word = (word ^ (word >> 30)) * FIRST & WORD
-    word = (word ^ (word >> 27)) * SECOND & WORD
-    return word ^ (word >> 31)
-
-
 def half_bits(size: int) -> int:
     """Half of the least even number of bits that number `size` elements.
 
@@ -102,4 +87,4 @@ def half_bits(size: int) -> int:
 
 def turn_keys(key: int) -> list[int]:
     """The keys of the four turns of a Feistel network."""
-    return [mix(key + turn) for turn in range(4)]
+    return [scrambled(key + turn) for turn in range(4)]

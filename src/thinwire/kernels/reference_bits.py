@@ -41,6 +41,11 @@ def to_bits(section: Tensor) -> Tensor:
     return ((section[:, None] >> places) & 1).view(-1)
 
 
+def clean_from(section: Tensor, nbits: int) -> bool:
+    """Whether no bit is set after so many."""
+    return not bool(to_bits(section[nbits // 8 :])[nbits % 8 :].any())
+
+
 def check_width(width: int) -> None:
     if not 0 <= width <= WIDEST:
         raise ValueError(f"{width} bits where 0 to {WIDEST} are possible")

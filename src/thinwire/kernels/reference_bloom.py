@@ -11,10 +11,9 @@ from torch import Tensor
 
 from thinwire.kernels.reference_bits import from_bits, to_bits
 from thinwire.kernels.sections import check_length, index_dtype
+from thinwire.kernels.splitmix import lot
 
 _32 = 0xFFFFFFFF
-_64 = 0xFFFFFFFFFFFFFFFF
-_GOLDEN = 0x9E3779B97F4A7C15
 
 
 def encode_bloom(indices: Tensor, bits: int, hashes: int) -> Tensor:
@@ -87,11 +86,6 @@ def murmur3(indices: Tensor, seed: int) -> Tensor:
     return h ^ (h >> 16)
 
 
-def lot(key: int, number: int) -> int:
-    """64 random bits: SplitMix64 begun at the scrambled key."""
-    return _scrambled(_scrambled(key) + (number + 1) * _GOLDEN & _64)
-
-
 def checked_filter(section: Tensor, bits: int) -> Tensor:
     """The bytes of a filter, or `ValueError` where they are more, fewer or too full."""
     check_length(section, bits)
@@ -107,9 +101,3 @@ def checked_filter(section: Tensor, bits: int) -> Tensor:
 
 def _rotated(word: Tensor, count: int) -> Tensor:
     return (word << count & _32) | (word >> (32 - count))
-
-
-def _scrambled(word: int) -> int:
-    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & _64
-    word = (word ^ (word >> 27)) * 0x94D049BB133111EB & _64
-    return word ^ (word >> 31)

@@ -59,11 +59,12 @@ def fit(y: Floats) -> Doubles:
         apart = added_up((found - y) * (found - y))
         # False as well where something is not a number.
         good = apart <= LARGEST_ERROR * added_up(y.astype(np.float64) ** 2)
+        good = good and not (found < 0).any()
     return fitted if good else np.zeros(4)
 
 
 def curve(fitted: Doubles, count: int) -> Floats:
-    """The magnitudes, smallest first; they may come out as anything."""
+    """What should be magnitudes, smallest first; they may come out as anything."""
     p, q, a, c = fitted
     with np.errstate(all="ignore"):
         y: Doubles = a * _powers(p, count) + c * _powers(q, count)
@@ -170,23 +171,35 @@ def decoded(
     at = 8
     for count, sign in ((positive, 1), (negative, -1)):
         place = values[:count] if sign > 0 else values[nnz - count :]
-        fitted = octets[at : at + 32].copy()
+        fitted = octets[at : at + 32]
         if count == 0:
             continue
         if fitted[:8].any():
             _check_room(octets, at + 32)
             at += 32
-            magnitudes = curve(fitted.view(np.float64), count)
+            magnitudes = _magnitudes(fitted.view(np.float64), count, curve)
             place[:] = magnitudes[::-1] if sign > 0 else -magnitudes
         else:
             end = at + 8 + 4 * count
             _check_room(octets, end)
-            place[:] = octets[at + 8 : end].copy().view(np.float32)
+            place[:] = octets[at + 8 : end].view(np.float32)
             at = -(-end // 8) * 8
             _check_zeros(octets[end:at])
     check_length(section, 8 * at)
     check_finite(bool(np.isfinite(values).all()))
     return torch.from_numpy(values)
+
+
+def _magnitudes(
+    fitted: Doubles, count: int, curve: Callable[[Doubles, int], Floats]
+) -> Floats:
+    p, q = fitted[:2].tolist()
+    if not (0 < p < math.inf and 0 < q < math.inf):
+        raise ValueError(f"ratios {p} and {q} that are not finite and above 0")
+    magnitudes = curve(fitted, count)
+    if bool((magnitudes < 0).any()):
+        raise ValueError("a magnitude below 0")
+    return magnitudes
 
 
 def _raw(values: Floats) -> bytes:
@@ -201,7 +214,7 @@ def _assembled(positive: int, negative: int, parts: list[bytes]) -> Tensor:
 
 def _counts(octets: NDArray[np.uint8], nnz: int) -> tuple[int, int]:
     _check_room(octets, 8)
-    positive, negative = octets[:8].copy().view("<u4").tolist()
+    positive, negative = octets[:8].view("<u4").tolist()
     if positive + negative > nnz:
         raise ValueError(f"{positive} positive, {negative} negative values of {nnz}")
     return positive, negative

@@ -36,7 +36,7 @@ def encode_int8(values: Tensor) -> Tensor:
 def decode_int8(section: Tensor, nnz: int) -> Tensor:
     check_length(section, 8 * nbytes_int8(nnz))
     blocks = -(-nnz // BLOCK)
-    halves = section[: 2 * blocks].clone().view(torch.int16).int() & 0xFFFF
+    halves = section[: 2 * blocks].view(torch.int16).int() & 0xFFFF
     check_scales(bool((halves > LARGEST_SCALE >> 16).any()))
     scales = (halves << 16).view(torch.float32)
     numbers = section[2 * blocks : 2 * blocks + nnz].view(torch.int8)

@@ -26,8 +26,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.reference_bits import pack_bits, unpack_bits
-from thinwire.kernels.sections import check_length
+from thinwire.kernels.reference_bits import clean_from, pack_bits, unpack_bits
+from thinwire.kernels.sections import check_length, check_spare
 
 # A magnitude has 31 bits, so a cell has at most 2**20 of them: less than an octave.
 CELL_BITS = 11
@@ -77,10 +77,11 @@ def encode_log(values: Tensor, bits: int) -> Tensor:
 def decode_log(section: Tensor, nnz: int, bits: int) -> Tensor:
     check_length(section, 8 * nbytes_log(nnz, bits))
     count = 1 << (bits - 1)
-    levels = section[: 4 * count].clone().view(torch.int32)
+    levels = section[: 4 * count].view(torch.int32)
     finite = bool(((levels >= 0) & (levels < INFINITY)).all())
     check_levels(finite and bool((levels[1:] >= levels[:-1]).all()))
     magnitudes = levels.view(torch.float32)
+    check_spare(clean_from(section[4 * count :], nnz * bits))
     codes = unpack_bits(section[4 * count :], nnz, bits)
     return torch.cat([magnitudes, -magnitudes])[codes]
 

@@ -115,7 +115,9 @@ def _described(
     if len(values) > degree + 1:
         with np.errstate(over="ignore"):
             coefficients = _fitted(values.astype(np.float64), degree)
-        if np.isfinite(_curve(coefficients, len(values))).all():
+        # Least squares may cross zero; a value must never come back with another sign.
+        found = _curve(coefficients, len(values))
+        if np.isfinite(found).all() and not (found * np.sign(values[0]) < 0).any():
             return degree + 1, coefficients
     return AS_THEY_ARE, values
 
@@ -179,13 +181,15 @@ def parsed(
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.float32]]:
     """The parts of a section; everything but the data is checked."""
     octets = section.contiguous().numpy()
-    pieces = int(octets[:4].copy().view("<u4")[0]) if len(octets) >= 4 else 0
+    pieces = int(octets[:4].view("<u4")[0]) if len(octets) >= 4 else 0
     table = 4 + 5 * pieces
     if len(octets) < table:
         raise ValueError(f"{pieces} pieces in {len(octets)} bytes")
-    lengths = octets[4 : 4 + 4 * pieces].copy().view("<u4").astype(np.int64)
-    counts: Any = octets[4 + 4 * pieces : table].copy()
-    if int(lengths.sum()) != nnz or not bool(lengths.all()):
+    lengths = octets[4 : 4 + 4 * pieces].view("<u4").astype(np.int64)
+    counts: Any = octets[4 + 4 * pieces : table]
+    if not bool(lengths.all()):
+        raise ValueError("a piece of no values")
+    if int(lengths.sum()) != nnz:
         raise ValueError(f"pieces of {int(lengths.sum())} values, not {nnz}")
     raw = counts == AS_THEY_ARE
     if bool((~raw & (counts > MOST_COEFFICIENTS)).any()):
@@ -195,7 +199,7 @@ def parsed(
     check_length(section, 8 * end)
     if bool(octets[table:start].any()) or bool(octets[end:].any()):
         raise ValueError("bytes that are set where zeros fill up a word")
-    return lengths, counts, octets[start:end].copy().view(np.float32)
+    return lengths, counts, octets[start:end].view(np.float32)
 
 
 def check_descending(all_in_order: bool) -> None:  # noqa: FBT001

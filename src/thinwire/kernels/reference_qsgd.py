@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from thinwire.kernels.sections import check_length
+from thinwire.kernels.splitmix import STEP, scrambled
 
 LARGEST = 0x7F7FFFFF  # the bits of the largest finite float32
 
-# SplitMix64 (Steele, Lea and Flood, 2014): one number for each place of a list.
-STEP, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
     count = len(values)
-    bucket = min(bucket, max(count, 1))
+    bucket = shortened(bucket, count)
     buckets = -(-count // bucket)
     table = torch.zeros(buckets, bucket, dtype=torch.float64, device=values.device)
     table.view(-1)[:count] = torch.where(values.isfinite(), values, 0.0)
@@ -41,9 +41,9 @@ def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
 
 
 def decode_qsgd(section: Tensor, nnz: int, levels: int, bucket: int) -> Tensor:
+    bucket = shortened(bucket, nnz)
     check_length(section, 8 * nbytes_qsgd(nnz, levels, bucket))
-    bucket = min(bucket, max(nnz, 1))
-    section = section[: nbytes_qsgd(nnz, levels, bucket)].clone()
+    section = section[: nbytes_qsgd(nnz, levels, bucket)]
     ends = 4 * -(-nnz // bucket)
     norms = section[:ends].view(torch.int32)
     check_norms(bool(((norms < 0) | (norms > LARGEST)).any()))
@@ -58,6 +58,11 @@ def decode_qsgd(section: Tensor, nnz: int, levels: int, bucket: int) -> Tensor:
 def nbytes_qsgd(nnz: int, levels: int, bucket: int) -> int:
     """The length of a section."""
     return 4 * -(-nnz // bucket) + nnz * number_dtype(levels).itemsize
+
+
+def shortened(bucket: int, count: int) -> int:
+    """A bucket no longer than a list of so many values."""
+    return min(bucket, max(count, 1))
 
 
 def number_dtype(levels: int) -> torch.dtype:
@@ -78,10 +83,11 @@ def check_numbers(wrong: bool, levels: int) -> None:  # noqa: FBT001
 
 
 def draws(count: int, key: int, device: torch.device) -> Tensor:
-    """Multiples of 2**-31 from 0 to below 1, one for each place."""
-    state = torch.arange(1, count + 1, device=device) * _signed(STEP) + key
-    state = (state ^ _shifted(state, 30)) * _signed(FIRST)
-    state = (state ^ _shifted(state, 27)) * _signed(SECOND)
+    """Multiples of 2**-31 from 0 to below 1: the upper bits of each place's `lot`."""
+    state = torch.arange(1, count + 1, device=device) * _signed(STEP)
+    state += _signed(scrambled(key))
+    state = (state ^ _shifted(state, 30)) * _signed(_FIRST)
+    state = (state ^ _shifted(state, 27)) * _signed(_SECOND)
     return _shifted(state ^ _shifted(state, 31), 33).double() * 2.0**-31
 
 

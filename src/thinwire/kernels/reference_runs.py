@@ -8,8 +8,8 @@ from torch import Tensor
 
 from thinwire.kernels.reference_bits import (
     check_room,
+    clean_from,
     pack_bits,
-    to_bits,
     unpack_bits,
 )
 from thinwire.kernels.sections import (
@@ -47,11 +47,11 @@ def encode_runs(indices: Tensor, size: int) -> Tensor:
 def decode_runs(section: Tensor, size: int, nnz: int) -> Tensor:
     check_room(section, HEADER.size, 8)
     count, width, reserved = HEADER.unpack(bytes(section[: HEADER.size].tolist()))
-    check_header(count, reserved, nnz)
+    check_header(count, width, reserved, nnz)
     packed = section[HEADER.size :]
     check_length(packed, count * width)
     runs = unpack_bits(packed, count, width)
-    check_spare(not bool(to_bits(packed)[count * width :].any()))
+    check_spare(clean_from(packed, count * width))
     # The first edge out of range is still exact, however often later ones overflow.
     edges = runs.cumsum(0)
     in_range = bool(((runs <= size) & (edges >= 0) & (edges <= size)).all())
@@ -65,12 +65,14 @@ def decode_runs(section: Tensor, size: int, nnz: int) -> Tensor:
     return (places + shifts.repeat_interleave(lengths)).to(index_dtype(size))
 
 
-def check_header(count: int, reserved: bytes, nnz: int) -> None:
-    """Refuse a number of runs that so many ones cannot have."""
+def check_header(count: int, width: int, reserved: bytes, nnz: int) -> None:
+    """Refuse a number of runs that so many ones, or no bits at all, cannot have."""
     if any(reserved):
         raise ValueError("a header that sets reserved bits")
     if not 1 <= count <= 2 * nnz + 1:
         raise ValueError(f"{count} run lengths of {nnz} ones")
+    if count > 1 and width == 0:
+        raise ValueError(f"{count} run lengths in no bits")
 
 
 def check_runs(possible: bool, size: int) -> None:  # noqa: FBT001

@@ -7,15 +7,8 @@
 import torch
 from torch import Tensor
 
-from thinwire.kernels.hashes import (
-    FIRST,
-    GOLDEN,
-    SECOND,
-    Hashes,
-    half_bits,
-    signed,
-    turn_keys,
-)
+from thinwire.kernels.hashes import Hashes, half_bits, signed, turn_keys
+from thinwire.kernels.splitmix import FIRST, SECOND, STEP
 
 _LANES = 64
 
@@ -69,7 +62,7 @@ def places(
 
 def mixed(key: int, numbers: Tensor) -> Tensor:
     """64 bits for each number, drawn with a key; as int64, which wraps around alike."""
-    words = signed(key) + signed(GOLDEN) * (numbers + 1)
+    words = signed(key) + signed(STEP) * (numbers + 1)
     words = (words ^ shifted(words, 30)) * signed(FIRST)
     words = (words ^ shifted(words, 27)) * signed(SECOND)
     return words ^ shifted(words, 31)

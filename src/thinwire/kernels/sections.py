@@ -1,11 +1,14 @@
-"""What decoders of indices share, whatever the backend: the type and the checks."""
+"""What decoders share, whatever the backend: the type of indices and the checks.
+
+A section begins at a multiple of 8 bytes: `Packet.parse` sees to it.
+"""
 
 import torch
 from torch import Tensor
 
 
 def index_dtype(size: int) -> torch.dtype:
-    """The type of indices below `size`."""
+    """The integer type that indices of a vector of `size` elements have."""
     return torch.int32 if size < 2**31 else torch.int64
 
 
