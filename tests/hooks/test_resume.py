@@ -1,5 +1,7 @@
 """A run that was saved and resumed cannot be told from one that was not."""
 
+import copy
+
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
@@ -14,7 +16,7 @@ from training import (
 )
 
 import thinwire
-from thinwire.errors import ConfigError
+from thinwire.errors import AgreementError, ConfigError
 from workers import pool
 
 pytestmark = pytest.mark.processes
@@ -60,6 +62,8 @@ def interrupted(group, folder, at, steps, options):
         {"scope": "bucket", "method": "gs-sgd"},
         {"scope": "bucket", "method": "spardl", "teams": 2, "gather": "bruck"},
         {"scope": "bucket", "method": "s2", "granularity": "row", "density": 0.1},
+        {"scope": "bucket", "method": "s2", "feedback": "none", "density": 0.1},
+        {"scope": "bucket", "kind": "rows", "method": "dense", "sparse": "s2"},
     ],
     ids=str,
 )
@@ -84,6 +88,48 @@ def test_residuals_matter():
     options = {"scope": "bucket", "density": 0.02}
     whole = pool(2).run(uninterrupted, 8, options)
     assert [x[4:] for x in whole] != pool(2).run(without_loading, 4, 8, options)
+
+
+def lost_file(group, folder, method, steps):
+    """Rank 1 has lost its file and goes on from rank 0's, without residuals."""
+    model, state, optimizer = start(method=method, density=0.1)
+    for step in range(4):
+        step_once(model, optimizer, group.rank, step)
+    torch.save(state.state_dict(), f"{folder}/{group.rank}")
+    torch.distributed.barrier()
+    state.load_state_dict(
+        torch.load(f"{folder}/0"), residual="keep" if group.rank == 0 else "drop"
+    )
+    for step in range(4, 4 + steps):
+        step_once(model, optimizer, group.rank, step)
+    state.check_replicas()
+    return True
+
+
+@pytest.mark.parametrize("method", ["topk", "spardl", "s2", "cheapest"])
+def test_a_rank_without_its_residuals_still_fits_in(tmp_path, method):
+    assert pool(2).run(lost_file, str(tmp_path), method, 3) == [True, True]
+
+
+def apart(group, folder, method):
+    """Ranks load different steps; what they are told."""
+    model, state, optimizer = start(method=method, density=0.1)
+    saved = []
+    for step in range(5):
+        saved.append(copy.deepcopy(state.state_dict()))
+        step_once(model, optimizer, group.rank, step)
+    state.load_state_dict(saved[3 + group.rank])
+    try:
+        step_once(model, optimizer, group.rank, 5)
+    except AgreementError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("method", ["topk", "s2"])
+def test_ranks_that_loaded_different_steps_are_told(tmp_path, method):
+    for told in pool(2).run(apart, str(tmp_path), method):
+        assert "passes so far" in told
 
 
 def through_dcp(group, folder, at, steps, options):

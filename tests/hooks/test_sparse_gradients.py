@@ -145,7 +145,24 @@ def test_a_resumed_run_gives_the_same_bits():
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("text", [None, "[1]", '{"table": 1}', '{"table": {"a": "x"}}'])
+def refused(group, sparse):
+    try:
+        thinwire.attach(wrap("words"), "dense", sparse=sparse)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("sparse", [None, 5, "rows"])
+def test_what_cannot_add_up_rows_is_refused(sparse):
+    for told in pool(2).run(refused, sparse):
+        assert "gather" in told
+
+
+@pytest.mark.parametrize(
+    "text", [None, "[1]", '{"table": 1}', '{"table": {"a": "x"}}', '{"a": {"b": 1.5}}']
+)
 def test_plans_that_cannot_be_read_are_refused(text):
     with pytest.raises(ConfigError, match="'sparse'"):
         read(text)

@@ -47,9 +47,10 @@ def attach(
         density: The fraction of the gradient that is kept, above 0 and at most 1.
         scope: "bucket" reduces DDP's buckets while the backward pass goes on; "model"
             reduces the whole gradient at once, when the last bucket is there.
-        sparse: How gradients of `nn.Embedding(sparse=True)` are reduced, exactly and
+        sparse: How gradients of `nn.Embedding(sparse=True)` are reduced, whole and
             whatever the method: "gather" (everyone's rows to everyone), "union" (a
-            bitmap of rows, then their sum), "s2" (both at once) or "cheapest".
+            bitmap of rows, then their sum), "s2" (both at once, rounded to about 2^-27
+            of the largest) or "cheapest"; or a collective on rows.
         codec: How lists become bytes; the method's default where None.
         feedback: "residual" remembers what was not sent; "momentum" does, and applies
             momentum 0.9 before selection (then set the optimizer's to 0), as does

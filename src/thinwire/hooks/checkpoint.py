@@ -6,13 +6,14 @@ a library that fills a template by its keys then needs no template of their shap
 """
 
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from torch import Tensor
 
 from thinwire.errors import ConfigError
-from thinwire.hooks.rows import read
+from thinwire.hooks.rows import numbers, read
 from thinwire.hooks.units import Units
 
 FORMAT = 1
@@ -67,6 +68,11 @@ def entries_for(
     )
 
 
+def planned(saved: Mapping[str, Any], size: int) -> bool:
+    """Whether what ranks planned together, in so many, is in a state dict."""
+    return any(key.endswith(f" of {size}") for key in saved)
+
+
 def check(entries: Mapping[str, Any], units: Units, residual: Residual) -> None:
     """Refuse entries that are damaged or of another model, before anything changes."""
     for key, kind in _SCALARS.items():
@@ -78,15 +84,14 @@ def check(entries: Mapping[str, Any], units: Units, residual: Residual) -> None:
     shapes = dict(zip(units.layout.names, units.layout.shapes, strict=True))
     _same_names([name for unit in units_of(entries) for name in unit], shapes)
     read(entries.get("sparse", "{}"))
+    _counters_of(entries)
     if residual == "drop" or entries["flushed"]:
         return
-    _counters_of(entries)
-    vectors = _vectors(entries)
-    if set(vectors) != units.kinds:
+    vectors, kinds = _vectors(entries), units.kinds if shapes else set()
+    if set(vectors) != kinds:
         raise ConfigError(
-            f"a state dict that remembers {sorted(vectors)}, not "
-            f"{sorted(units.kinds)}: attach with the same feedback, or load with "
-            "residual='drop'"
+            f"a state dict that remembers {sorted(vectors)}, not {sorted(kinds)}: "
+            "attach with the same feedback, or load with residual='drop'"
         )
     for what, held in vectors.items():
         _same_names(list(held), shapes)
@@ -118,13 +123,11 @@ def units_of(entries: Mapping[str, Any]) -> Sequence[tuple[str, ...]]:
 def _counters_of(entries: Mapping[str, Any]) -> Sequence[dict[str, int]]:
     """The whole numbers that each unit's collective had saved."""
     try:
-        counters = [
-            {str(name): int(number) for name, number in unit.items()}
-            for unit in json.loads(entries["counters"])
-        ]
+        counters = [numbers(unit) for unit in json.loads(entries["counters"])]
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError("a state dict whose counters cannot be read") from error
-    if len(counters) != len(units_of(entries)):
+    # None at all where nothing was ever remembered.
+    if counters and len(counters) != len(units_of(entries)):
         raise ConfigError(
             f"a damaged state dict: counters of {len(counters)} units, and "
             f"{len(units_of(entries))} units"
@@ -133,9 +136,18 @@ def _counters_of(entries: Mapping[str, Any]) -> Sequence[dict[str, int]]:
 
 
 def fill(
-    units: Units, entries: Mapping[str, Any], residual: Residual, *, scope: str
+    units: Units,
+    entries: Mapping[str, Any],
+    residual: Residual,
+    *,
+    scope: str,
+    planned: bool,
 ) -> None:
-    """Copy checked entries into the units; in another scope, units are drawn anew."""
+    """Copy checked entries into the units; in another scope, units are drawn anew.
+
+    What ranks planned together is loaded where it is `planned` for as many as now, also
+    from another rank's entries: it is the same on all of them, and has to be.
+    """
     saved = {} if residual == "drop" else _vectors(entries)
     held = {
         kind: {name: tensor.detach().clone() for name, tensor in vectors.items()}
@@ -147,16 +159,14 @@ def fill(
     known = entries["scope"] == scope
     units.regroup(units_of(entries) if known else [units.layout.names])
     units.settled = known and entries["settled"]
-    # Not of another rank's or size's, where steps are planned anew.
-    plans = entries.get("sparse", "{}") if residual == "keep" else "{}"
-    units.sparse.load(read(plans))
+    units.sparse.load(read(entries.get("sparse", "{}")) if planned else {})
     if not (remember or was_held):
         return
     for state in units.states:
         state.step = int(entries["step"])
         state.memory.scale = float(entries["scale"])
-    if known and was_held:
-        for state, counters in zip(units.states, _counters_of(entries), strict=True):
+    if known and planned:
+        for state, counters in zip(units.states, _counters_of(entries), strict=False):
             state.collective.saved.update(counters)
     for kind, vectors in units.vectors().items():
         for name, view in vectors.items():
@@ -176,6 +186,21 @@ def dump(units: Units) -> dict[str, Any]:
         "step": 0 if first is None else first.step,
         "scale": 1.0 if first is None else first.memory.scale,
         **units.vectors(),
+    }
+
+
+def note(units: Units, passes: int) -> dict[str, object]:
+    """What ranks must have alike to fit together, in brief.
+
+    What a collective remembers decides which messages it sends: ranks that have loaded
+    different steps would wait for each other, or take one message for another.
+    """
+    dumped = dump(units)
+    texts = {key: dumped[key].encode() for key in ("units", "counters", "sparse")}
+    return {
+        "passes so far": passes,
+        "step": dumped["step"],
+        **{f"{key} (checksum)": zlib.crc32(text) for key, text in texts.items()},
     }
 
 

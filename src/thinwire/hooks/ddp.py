@@ -85,6 +85,8 @@ class State:
     error on every one of them before anything has changed.
     """
 
+    _compared = False
+
     def __init__(
         self,
         model: DistributedDataParallel,
@@ -97,7 +99,7 @@ class State:
         timeout: float | None = None,
     ) -> None:
         try:
-            check_model(model)
+            check_model(model, sparse)
             if scope not in get_args(Scope):
                 raise ConfigError(f"scope is {scope!r}: choose 'bucket' or 'model'")
             reducer.collective.check((process_group or model.process_group).size())
@@ -204,9 +206,11 @@ class State:
         reducer = self._reducer
         if "density" in entries and reducer.collective.density is not None:
             reducer = _with_density(reducer, float(entries["density"]))
-        checkpoint.fill(units, entries, residual, scope=self._scope)
+        planned = checkpoint.planned(state_dict, size)
+        checkpoint.fill(units, entries, residual, scope=self._scope, planned=planned)
         self._reducer = reducer
         self._engine.restart(int(entries["passes"]))
+        self._compared = False
         self._flushed = bool(entries["flushed"]) or residual == "drop"
 
     def flush(self) -> None:
@@ -273,6 +277,7 @@ class State:
         try:
             self._engine.refuse_if_torn()
             scale = self._scale()
+            self._compare_plans()
         except ThinwireError as refusal:
             if not self._in_backward:
                 raise
@@ -281,6 +286,14 @@ class State:
         self._flushed = False
         if not self._direct:
             self._engine.begin(self._timed(self._reducer), scale)
+
+    def _compare_plans(self) -> None:
+        """In the first pass, and in the first after a load."""
+        if self._compared or self._direct:
+            return
+        note = checkpoint.note(self._engine.units, self._engine.passes)
+        agreement.compare_settings(self._transport, note, None, self._device)
+        self._compared = True
 
     def _scale(self) -> float:
         scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())

@@ -28,8 +28,9 @@ def check_wrapped(model: nn.Module) -> DistributedDataParallel:
     return model
 
 
-def check_model(model: DistributedDataParallel) -> None:
+def check_model(model: DistributedDataParallel, sparse: object) -> None:
     """Refuse what the hook cannot serve, with the reason and the remedy."""
+    _check_sparse(sparse)
     if model._comm_hooks:  # noqa: SLF001 - DDP offers no other way to ask
         raise ConfigError(
             "the model has a communication hook already, and DDP takes one only: "
@@ -52,6 +53,15 @@ def check_model(model: DistributedDataParallel) -> None:
             "device"
         )
     Layout.of(trained_parameters(model).items())
+
+
+def _check_sparse(sparse: object) -> None:
+    """Refuse what cannot add up the rows of sparse gradients."""
+    if not callable(getattr(sparse, "sum_rows", None)):
+        raise ConfigError(
+            f"sparse is {sparse!r}: give 'gather', 'union', 's2', 'cheapest', or a "
+            "collective on rows such as S2(decode='median')"
+        )
 
 
 def trained_parameters(model: DistributedDataParallel) -> dict[str, nn.Parameter]:

@@ -51,14 +51,20 @@ class SparseGradients:
 def read(text: Any) -> dict[str, dict[str, int]]:
     """The plans in a state dict, or an error where they cannot be read."""
     try:
-        return {
-            str(name): {str(key): int(number) for key, number in saved.items()}
-            for name, saved in json.loads(text).items()
-        }
+        return {str(n): numbers(saved) for n, saved in json.loads(text).items()}
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(
             f"a damaged state dict: its 'sparse' is {text!r}, not numbers by parameter"
         ) from error
+
+
+def numbers(saved: Mapping[str, Any]) -> dict[str, int]:
+    """The whole numbers that a collective had saved; `ValueError` for any others."""
+    found = {str(key): int(number) for key, number in saved.items()}
+    for key, number in found.items():
+        if number != saved[key]:
+            raise ValueError(f"{key} is {saved[key]}, not a whole number")
+    return found
 
 
 def one_row(like: Tensor) -> Tensor:

@@ -9,9 +9,13 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import RLock
+from time import monotonic, sleep
 from typing import Any
 
 from numba import njit
+
+# Seconds to wait for others before compiling beside them.
+PATIENCE = 60.0
 
 _LOCK = "thinwire.lock"
 _compiling = RLock()
@@ -44,7 +48,7 @@ def _first(dispatcher: Any) -> Iterator[None]:
         finally:
             _depth -= 1
             if lock is not None:
-                os.close(lock)  # which also unlocks
+                _close(lock)
 
 
 def _opened(dispatcher: Any) -> int | None:
@@ -54,15 +58,24 @@ def _opened(dispatcher: Any) -> int | None:
         return None
     # Without locks (Windows, some network disks) everyone compiles for himself.
     with suppress(ImportError, OSError):
-        from fcntl import LOCK_EX, flock
+        from fcntl import LOCK_EX, LOCK_NB, flock
 
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - as numba will
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         lock = os.open(os.path.join(folder, _LOCK), flags, 0o600)  # noqa: PTH118
-        try:
-            flock(lock, LOCK_EX)
-        except OSError:
-            os.close(lock)
-            raise
-        return lock
+        deadline = monotonic() + PATIENCE
+        while monotonic() < deadline:
+            with suppress(BlockingIOError):
+                flock(lock, LOCK_EX | LOCK_NB)
+                return lock
+            sleep(0.01)
+        os.close(lock)
     return None
+
+
+def _close(lock: int) -> None:
+    """Unlock first: a child that was forked meanwhile has the file open, too."""
+    from fcntl import LOCK_UN, flock
+
+    flock(lock, LOCK_UN)
+    os.close(lock)
