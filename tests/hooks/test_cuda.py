@@ -40,11 +40,22 @@ def train(group, method, backend, options):
 
 @pytest.mark.parametrize(("backend", "ranks"), [("gloo", 2), ("nccl", 1)])
 @pytest.mark.parametrize("scope", ["bucket", "model"])
-@pytest.mark.parametrize("method", ["dense", "bf16", "topk", "gtopk", "spardl"])
-def test_losses_are_plain_ddps(backend, ranks, scope, method):
-    options = {"scope": scope} | (
-        {} if method in ("dense", "bf16") else {"density": 1.0}
-    )
+@pytest.mark.parametrize(
+    ("method", "whole"),
+    [
+        ("dense", {}),
+        ("bf16", {}),
+        ("topk", {"density": 1.0, "codec": "raw"}),
+        ("gtopk", {"density": 1.0, "codec": "raw"}),
+        ("spardl", {"density": 1.0, "codec": "raw"}),
+        ("gs-sgd", {"density": 1.0, "candidates": 1}),
+        ("union", {"density": 1.0}),
+        ("s2", {"density": 1.0}),
+        ("cheapest", {"density": 1.0}),
+    ],
+)
+def test_losses_are_plain_ddps(backend, ranks, scope, method, whole):
+    options = {"scope": scope, **whole}
     ours = pool(ranks).run(train, method, backend, options)
     ddp = pool(ranks).run(train, None, backend, {})
     for left, right in zip(ours, ddp, strict=True):
