@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from reductions import reduce
-from row_sums import RANKS
+from row_sums import RANKS, dense_sum, some_rows, sums
 
 from thinwire import kernels
 from thinwire.channel import Channel
@@ -15,6 +15,7 @@ from thinwire.cost import Cost
 from thinwire.errors import ConfigError
 from thinwire.groups import Counted, simulate
 from thinwire.layout import Layout
+from thinwire.rows import Rows
 
 SIZE = 3000
 
@@ -290,3 +291,27 @@ def test_its_card():
 def test_what_cannot_be_is_refused(options, said):
     with pytest.raises(ConfigError, match=said):
         S2(**options)
+
+
+def rows_by_step(peaks):
+    def rows(rank, step):
+        mine = some_rows(rank, step, count=2000, width=4, nnz=50, whole=False)
+        return Rows(mine.ids, mine.values * peaks[step], mine.count)
+
+    return rows
+
+
+@pytest.mark.parametrize("fall", [1.0, 0.3, 0.1, 1e-3, 1e-9, 1e-30, 0.0])
+def test_nothing_is_lost_of_what_is_not_remembered_when_magnitudes_fall(fall):
+    rows = rows_by_step([1.0, 1.0, fall, fall * fall])
+    seen = sums(S2(), 4, rows, steps=4)
+    for step, (total, _) in enumerate(seen):
+        _, values = dense_sum(4, step, rows)
+        assert (total.values - values).abs().max() <= values.abs().max() * 2**-22
+
+
+def test_a_spike_spoils_no_later_sum_of_rows():
+    rows = rows_by_step([1.0, 1e9, 1.0, 1.0])
+    for step, (total, _) in enumerate(sums(S2(), 4, rows, steps=4)):
+        _, values = dense_sum(4, step, rows)
+        assert (total.values - values).norm() <= values.norm() * 2**-20

@@ -51,6 +51,11 @@ class Held(Protocol):
         """Elements of a row."""
         ...
 
+    @property
+    def remembers(self) -> bool:
+        """Whether what is not delivered now will be offered again."""
+        ...
+
     def at(self, ids: Tensor) -> Tensor:
         """The values of these rows, offered or not; a copy of shape (rows, width)."""
         ...
@@ -72,6 +77,11 @@ class Matrix:
     def count(self) -> int:
         """How many rows there are."""
         return -(-self.x.numel() // self.width)
+
+    @property
+    def remembers(self) -> bool:
+        """It stays in `x`."""
+        return True
 
     def at(self, ids: Tensor) -> Tensor:
         values = kernels.gather(self.x, self._elements(ids))
@@ -120,6 +130,11 @@ class Listed:
     def width(self) -> int:
         """Elements of a row."""
         return self.rows.width
+
+    @property
+    def remembers(self) -> bool:
+        """There is no `x`."""
+        return False
 
     def at(self, ids: Tensor) -> Tensor:
         return self.rows.at(ids)

@@ -45,6 +45,9 @@ CELLS_TO_PEEL = {3: 1.3, 4: 1.38, 5: 1.52, 6: 1.67, 7: 1.83}
 CELLS_TO_ESTIMATE = 4.0
 # Bits by which magnitudes may grow in a step before the table is given up.
 SPARE = 2
+# Bits of what is not remembered that a table may lose, those to spare among them, before
+# it is given up: magnitudes may fall to a quarter in a step.
+LOSS = 4
 MOST_ROWS = 64
 
 
@@ -57,7 +60,8 @@ class S2(ByRows):
     are added up after their bitmap, as in `Union`.
 
     Peeling sends multiples of a power of two that follows from the largest magnitude of
-    the step before; what is finer stays in `x`.
+    the step before; what is finer stays in `x`. Where there is no `x`, or all is finer,
+    rows are added up once more by a finer one.
     """
 
     rows: int = 3
@@ -141,7 +145,7 @@ class S2(ByRows):
         if not isfinite(note.peak):
             held.remove(held.ids, offered)
             return Rows(ids, offered.new_full((len(ids), held.width), nan), held.count)
-        if table is None or not table.plan.point.holds(note.peak):
+        if table is None or not _serves(table.plan.point, note.peak, held):
             return _sum_exactly(ids, held, channel, note.peak)
         values, stuck = table.peel_(ids)
         left = ids[stuck]
@@ -206,6 +210,12 @@ def _estimated(
     cells = kernels.sketch_rows(mine.ids, mine.values, keys, columns)
     ids = union.union_of(held, channel, (cells, Op.SUM))
     return Rows(ids, kernels.estimate_rows(cells, ids, keys, how), held.count)
+
+
+def _serves(point: FixedPoint, peak: float, held: Held) -> bool:
+    """Whether multiples tell enough of rows up to `peak`: alike on every rank."""
+    most = point.bits - 1 if held.remembers else LOSS
+    return point.holds(peak) and point.lost(peak) <= most
 
 
 def _sum_exactly(ids: Tensor, held: Held, channel: Channel, peak: float) -> Rows:
