@@ -45,8 +45,8 @@ CELLS_TO_PEEL = {3: 1.3, 4: 1.38, 5: 1.52, 6: 1.67, 7: 1.83}
 CELLS_TO_ESTIMATE = 4.0
 # Bits by which magnitudes may grow in a step before the table is given up.
 SPARE = 2
-# Bits of what is not remembered that a table may lose, those to spare among them, before
-# it is given up: magnitudes may fall to a quarter in a step.
+# Bits that a table may lose, those to spare among them, where nothing is remembered: so
+# much that magnitudes may fall to a quarter in a step before it is given up.
 LOSS = 4
 MOST_ROWS = 64
 
@@ -143,18 +143,21 @@ class S2(ByRows):
         note = Note.read(told)
         remember(state, note, len(ids))
         if not isfinite(note.peak):
-            held.remove(held.ids, offered)
+            held.clear(held.ids)
             return Rows(ids, offered.new_full((len(ids), held.width), nan), held.count)
         if table is None or not _serves(table.plan.point, note.peak, held):
             return _sum_exactly(ids, held, channel, note.peak)
         values, stuck = table.peel_(ids)
+        if len(stuck) == 0:
+            held.remove(held.ids, table.sent)
+            return Rows(ids, values, held.count)
         left = ids[stuck]
         told_now = ~torch.isin(held.ids, left)
         held.remove(held.ids[told_now], table.sent[told_now])
         values[stuck] = _sum_exactly(left, held, channel, note.peak).values
         return Rows(ids, values, held.count)
 
-    def least(self, ranks: int, state: State) -> float:
+    def least(self, count: int, ranks: int, state: State) -> float:
         # What was too fine to be sent stays in `x`, and the table would fill up with
         # rows of zeros if it were offered.
         bits = state.saved.get("peak")
