@@ -288,6 +288,11 @@ def test_its_card():
         ({"rows": 4, "decode": "median"}, "odd number"),
         ({"columns": 0}, "columns is 0"),
         ({"columns": 2**31}, "columns is"),
+        ({"columns": 2.5}, "columns is 2.5: give the cells"),
+        ({"columns": 100.0}, "columns is 100.0: give the cells"),
+        ({"columns": "many"}, "columns is 'many': give the cells"),
+        ({"rows": 3.0}, "rows is 3.0: a table has"),
+        ({"rows": True, "columns": 9}, "rows is True: a table has"),
     ],
 )
 def test_what_cannot_be_is_refused(options, said):

@@ -15,7 +15,13 @@ from torch import Tensor
 
 from thinwire import kernels
 from thinwire.channel import Channel
-from thinwire.collectives.collective import Room, State, Total, check_density
+from thinwire.collectives.collective import (
+    Room,
+    State,
+    Total,
+    check_density,
+    check_whole,
+)
 from thinwire.errors import ConfigError
 from thinwire.kernels import Block, Marker, index_dtype
 from thinwire.layout import Layout
@@ -173,10 +179,8 @@ class ByRows(ABC):
         if self.granularity not in get_args(Granularity):
             choices = " or ".join(map(repr, get_args(Granularity)))
             raise ConfigError(f"granularity is {self.granularity!r}: choose {choices}")
-        if self.width < 1:
-            raise ConfigError(
-                f"width is {self.width}: give the elements of a block, 1 or more"
-            )
+        remedy = "give the elements of a block, a whole number from 1 on"
+        check_whole("width", self.width, remedy)
 
     @abstractmethod
     def sum_held(self, held: Held, channel: Channel, state: State) -> Rows:

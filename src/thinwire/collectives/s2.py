@@ -26,7 +26,7 @@ from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives import union
 from thinwire.collectives.by_rows import ByRows, Held, give_all
-from thinwire.collectives.collective import Grade, State
+from thinwire.collectives.collective import Grade, State, check_whole
 from thinwire.collectives.fixed_point import FixedPoint
 from thinwire.collectives.note import NBYTES, Note, magnitude
 from thinwire.collectives.table import Plan
@@ -74,8 +74,8 @@ class S2(ByRows):
         if self.decode not in get_args(Decode):
             choices = " or ".join(map(repr, get_args(Decode)))
             raise ConfigError(f"decode is {self.decode!r}: choose {choices}")
-        if not 1 <= self.rows <= MOST_ROWS:
-            raise ConfigError(f"rows is {self.rows}: a table has 1 to {MOST_ROWS}")
+        remedy = f"a table has 1 to {MOST_ROWS}, a whole number"
+        check_whole("rows", self.rows, remedy, MOST_ROWS)
         if self.decode == "median" and self.rows % 2 == 0:
             raise ConfigError(
                 f"rows is {self.rows}: the median needs an odd number, since that of "
@@ -198,11 +198,9 @@ class S2(ByRows):
                     f"rows is {self.rows}: give the columns too, or choose one of "
                     f"{list(CELLS_TO_PEEL)}, for which it is known how many to take"
                 )
-        elif not 1 <= self.columns < 2**31:
-            raise ConfigError(
-                f"columns is {self.columns}: give the cells of a row, 1 or more, or "
-                "'auto'"
-            )
+        else:
+            remedy = "give the cells of a row, 1 to 2**31 - 1, or 'auto'"
+            check_whole("columns", self.columns, remedy, 2**31 - 1)
 
 
 def _estimated(
