@@ -280,6 +280,8 @@ def test_dense_buffers_and_raw_bytes_need_no_codec():
         ones = [1] * channel.size
         gathered = channel.all_gather_bytes(byte, nbytes=ones)
         dealt = channel.all_to_all([byte + 10 * r for r in range(3)], nbytes=ones)
+        unsaid = channel.all_gather_bytes(byte.expand(channel.rank), nbytes=None)
+        assert [body.tolist() for body in unsaid] == [[], [1], [2, 2]]
         return total.tolist(), torch.cat(gathered).tolist(), torch.cat(dealt).tolist()
 
     for rank, (total, gathered, dealt) in enumerate(simulate(3, body)):

@@ -124,8 +124,10 @@ class Channel:
         """Raw bytes: one body to every rank, one from every rank."""
         return self.group.all_to_all(bodies, nbytes=nbytes)
 
-    def all_gather_bytes(self, body: Tensor, *, nbytes: Sequence[int]) -> list[Tensor]:
-        """Raw bytes: every rank's body."""
+    def all_gather_bytes(
+        self, body: Tensor, *, nbytes: Sequence[int] | None
+    ) -> list[Tensor]:
+        """Raw bytes: every rank's body; lengths travel ahead where they are None."""
         return self.group.all_gather(body, nbytes=nbytes)
 
     def exchange_bytes(

@@ -3,7 +3,8 @@
 import torch
 from cases import CODECS
 
-from thinwire.codecs import Split, Timed
+from thinwire import kernels
+from thinwire.codecs import Bitmap, Split, Timed
 from thinwire.sparse import SparseVector
 
 
@@ -28,3 +29,13 @@ def test_seconds_add_up_and_are_no_part_of_the_configuration():
         seconds.append(timed.stopwatch["encode"])
     assert seconds == sorted(set(seconds))
     assert timed == Timed(Split())
+
+
+def test_what_kernels_take_within_a_codec_is_counted_once():
+    stopwatch = {}
+    timed = Timed(Split(Bitmap()), stopwatch)
+    with kernels.watched(stopwatch):
+        packet = timed.encode(SparseVector.of({1: 1.0}, size=9))
+        timed.decode(packet, 9)
+        kernels.encode_bitmap(torch.tensor([3]), 9)
+    assert stopwatch.keys() == {"encode", "decode", "encode_bitmap"}

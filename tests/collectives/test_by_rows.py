@@ -73,6 +73,8 @@ def test_a_short_last_row():
     [
         ({"granularity": "column"}, "choose 'element' or 'block' or 'row'"),
         ({"width": 0}, "width is 0"),
+        ({"width": 2.5, "granularity": "block"}, "width is 2.5: give the elements"),
+        ({"width": True}, "width is True: give the elements"),
         ({"density": 0.0}, "density is 0"),
     ],
 )

@@ -6,7 +6,7 @@ from row_sums import some_rows, sums
 from test_s2 import SIZE, grads
 
 from thinwire.channel import Channel
-from thinwire.collectives import Cheapest, Grade, gather_rows
+from thinwire.collectives import S2, Cheapest, Grade, State, gather_rows
 from thinwire.cost import Cost, Link, ring_all_reduce
 from thinwire.groups import Counted, simulate
 from thinwire.layout import Layout
@@ -121,3 +121,18 @@ def test_one_rank_alone():
     assert seen[0][1] == Cost()
     assert lost(seen) == 0.0
     assert Cheapest().grade is Grade.ROUNDING
+
+
+def test_only_a_table_has_values_that_are_too_fine():
+    linked = Cheapest(1.0, link=Link(1e-3, 1e9))
+    saved = {"union": 77_000, "offered": 60_000, "peak": 0x4E800000}
+    least = linked.least(MILLION, 8, State(saved=saved))
+    assert least == S2().least(MILLION, 8, State(saved=saved)) > 0
+    few = State(saved={**saved, "union": 8, "offered": 1})
+    assert linked.way(MILLION, 1, 8, few.saved) == "gather"
+    assert linked.least(MILLION, 8, few) == 0.0
+
+
+def test_what_another_collective_saved_is_no_obstacle():
+    assert Cheapest().way(MILLION, 1, 8, {"union": 800}) == "union"
+    assert Cheapest().way(MILLION, 1, 8, {"offered": 800}) == "union"

@@ -232,6 +232,23 @@ def test_auto_is_a_tree_where_latency_rules():
     assert GsSGD(0.01).cost(100_000, 16, None) == Cost(30 + 8, 4 * 93_750 + 4 * 16_000)
 
 
+def test_automatic_columns_are_no_more_than_a_hash_can_tell_apart():
+    one = next(iter(simulate(1, lambda group: group)))
+    hashes = GsSGD(0.5).hashes_for(2**33, Channel(one))
+    assert hashes.columns == 2**31 - 1
+
+
+@pytest.mark.parametrize("how", ["median", "mean"])
+def test_what_is_made_of_the_cells_is_chosen(how):
+    estimates = torch.empty(8)
+    table = sum(kernels.encode_sketch(v, HASHES) for v in V)
+    kernels.estimate_sketch_(estimates, table, HASHES, mean=how == "mean")
+    indices, values = kernels.select(estimates, 2)
+    said = dict(zip(indices.tolist(), values.tolist(), strict=True))
+    for total, _, _ in worked(replace(EXAMPLE, rounds=1, estimate=how)):
+        assert total == said
+
+
 def test_its_grades():
     assert GsSGD(sum="tree").grade is Grade.EXACT
     assert GsSGD(sum="allreduce").grade is GsSGD().grade is Grade.ROUNDING
@@ -248,6 +265,13 @@ def test_its_grades():
         ({"rows": 9}, "rows is 9"),
         ({"columns": 0}, "columns is 0: give the cells"),
         ({"columns": 2**31}, "columns is 2147483648"),
+        ({"columns": 100.0}, "columns is 100.0: give the cells"),
+        ({"columns": "auto"}, "columns is 'auto': give .* or None"),
+        ({"rows": 5.0}, "rows is 5.0: choose"),
+        ({"rows": True}, "rows is True: choose"),
+        ({"candidates": 1.5}, "candidates is 1.5: at least 1"),
+        ({"block": 16.5}, "block is 16.5: give the elements"),
+        ({"estimate": "mode"}, "estimate is 'mode': choose 'median' or 'mean'"),
         ({"candidates": 0}, "candidates is 0: at least 1"),
         ({"rounds": 3}, "rounds is 3: choose 1 or 2"),
         ({"sum": "ring"}, "sum is 'ring': choose 'auto' or 'tree' or 'allreduce'"),

@@ -21,7 +21,11 @@ def peak_growth(group, collective):
     state = collective.init(Layout.flat(SIZE))
     generator = torch.Generator().manual_seed(group.rank)
     x = torch.randn(SIZE, generator=generator)
+    if collective.density == 1.0:
+        x[torch.arange(SIZE) % 100 != 0] = 0.0  # what is left to offer
+    whole = x.clone()
     for step in range(3):
+        x.copy_(whole)
         before = resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         channel = Channel(group, Split(), step=step)
@@ -49,6 +53,8 @@ def resident(what):
         Union(0.01, "block"),
         S2(0.01),
         S2(0.01, "block"),
+        Union(1.0),
+        S2(1.0),
     ],
     ids=str,
 )

@@ -1,3 +1,5 @@
+from itertools import product
+
 import pytest
 import torch
 from kernel_inputs import SIZES, VECTORS, same_bits, vector
@@ -34,3 +36,24 @@ def test_every_lane_is_looked_at(at):
     v[at] = -2.0
     assert cpu.magnitudes(v, torch.tensor([0, 64])).tolist() == [2.0]
     assert cpu.magnitudes(v.bfloat16(), torch.tensor([0, 64])).tolist() == [2.0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 1000])
+def test_row_peaks_are_the_magnitudes_of_rows(size, dtype):
+    for name, width in product(VECTORS, (2, 5, 64, 200)):
+        v = vector(name, size).to(dtype)
+        edges = torch.arange(-(-size // width) + 1) * width
+        peaks = cpu.magnitudes(v, edges.clamp_(max=size))
+        assert same_bits(cpu.row_peaks(v, width), peaks)
+        assert same_bits(reference.row_peaks(v, width), peaks)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_is_at_least_so_large(size):
+    for name, least in product(VECTORS, (0.0, 2.0**-149, 2.5, 3e38)):
+        v = vector(name, size)
+        found = cpu.at_least(v, least)
+        assert same_bits(found, reference.at_least(v, least))
+        worth = (v != 0) & ~(v.abs() < least)
+        assert found.tolist() == worth.nonzero().view(-1).tolist()

@@ -107,6 +107,7 @@ COLLECTIVES: dict[str, Collective] = {
     "gs-sgd-allreduce": GsSGD(0.05, rows=3, block=1, sum="allreduce"),
     "gs-sgd-odd": GsSGD(0.03, rows=7, columns=97, candidates=1, block=50, sum="tree"),
     "gs-sgd-heavymix": GsSGD(0.05, sum="tree", recover="heavymix"),
+    "gs-sgd-mean": GsSGD(0.05, sum="tree", estimate="mean"),
     "gs-sgd-one-round": GsSGD(0.05, rounds=1, sum="tree"),
     "union": Union(0.05),
     "union-blocks": Union(0.05, "block", width=7),

@@ -15,7 +15,13 @@ from torch import Tensor
 
 from thinwire import kernels
 from thinwire.channel import Channel
-from thinwire.collectives.collective import Room, State, Total, check_density
+from thinwire.collectives.collective import (
+    Room,
+    State,
+    Total,
+    check_density,
+    check_whole,
+)
 from thinwire.errors import ConfigError
 from thinwire.kernels import Block, Marker, index_dtype
 from thinwire.layout import Layout
@@ -51,12 +57,21 @@ class Held(Protocol):
         """Elements of a row."""
         ...
 
+    @property
+    def remembers(self) -> bool:
+        """Whether what is not delivered now will be offered again."""
+        ...
+
     def at(self, ids: Tensor) -> Tensor:
         """The values of these rows, offered or not; a copy of shape (rows, width)."""
         ...
 
     def remove(self, ids: Tensor, values: Tensor) -> None:
         """Take out what will be delivered."""
+        ...
+
+    def clear(self, ids: Tensor) -> None:
+        """Take out all there is, also what is not a number: no difference is zero."""
         ...
 
 
@@ -73,6 +88,11 @@ class Matrix:
         """How many rows there are."""
         return -(-self.x.numel() // self.width)
 
+    @property
+    def remembers(self) -> bool:
+        """It stays in `x`."""
+        return True
+
     def at(self, ids: Tensor) -> Tensor:
         values = kernels.gather(self.x, self._elements(ids))
         missing = len(ids) * self.width - len(values)
@@ -83,6 +103,10 @@ class Matrix:
     def remove(self, ids: Tensor, values: Tensor) -> None:
         places = self._elements(ids)
         kernels.subtract_at_(self.x, places, values.view(-1)[: len(places)])
+
+    def clear(self, ids: Tensor) -> None:
+        places = self._elements(ids)
+        kernels.scatter_(self.x, places, self.x.new_zeros(len(places)))
 
     def vector(self, rows: Rows) -> SparseVector:
         """Rows as a list of elements."""
@@ -121,10 +145,18 @@ class Listed:
         """Elements of a row."""
         return self.rows.width
 
+    @property
+    def remembers(self) -> bool:
+        """There is no `x`."""
+        return False
+
     def at(self, ids: Tensor) -> Tensor:
         return self.rows.at(ids)
 
     def remove(self, ids: Tensor, values: Tensor) -> None:
+        return None
+
+    def clear(self, ids: Tensor) -> None:
         return None
 
 
@@ -147,10 +179,8 @@ class ByRows(ABC):
         if self.granularity not in get_args(Granularity):
             choices = " or ".join(map(repr, get_args(Granularity)))
             raise ConfigError(f"granularity is {self.granularity!r}: choose {choices}")
-        if self.width < 1:
-            raise ConfigError(
-                f"width is {self.width}: give the elements of a block, 1 or more"
-            )
+        remedy = "give the elements of a block, a whole number from 1 on"
+        check_whole("width", self.width, remedy)
 
     @abstractmethod
     def sum_held(self, held: Held, channel: Channel, state: State) -> Rows:
@@ -177,7 +207,8 @@ class ByRows(ABC):
     def all_reduce_(
         self, x: Tensor, channel: Channel, state: State, out: Room
     ) -> Total:
-        least = self.least(channel.size, state)
+        count = -(-x.numel() // state.width)
+        least = self.least(count, channel.size, state)
         held = Matrix(x, self._offered(x, state, least), state.width)
         return held.vector(self._sum(held, channel, state))
 
@@ -185,8 +216,11 @@ class ByRows(ABC):
         """The sum of every rank's rows, whatever the density."""
         return self._sum(Listed(mine), channel, state)
 
-    def least(self, ranks: int, state: State) -> float:
-        """Below this, a magnitude is not worth offering."""
+    def least(self, count: int, ranks: int, state: State) -> float:
+        """Below this, a magnitude in one of `count` rows is not worth offering.
+
+        Where a rank has nothing else, it offers that all the same.
+        """
         return 0.0
 
     def _sum(self, held: Held, channel: Channel, state: State) -> Rows:
@@ -210,28 +244,22 @@ class ByRows(ABC):
 
     def _offered(self, x: Tensor, state: State, least: float = 0.0) -> Tensor:
         """The rows with the largest |v| in them, as many as the density says."""
-        peaks = x
-        if state.width > 1:
-            edges = torch.arange(-(-x.numel() // state.width) + 1) * state.width
-            peaks = kernels.magnitudes(x, edges.clamp_(max=x.numel()))
+        peaks = x if state.width == 1 else kernels.row_peaks(x, state.width)
         if self.density == 1.0:
             if state.marker is not None:
                 state.marker.forget()  # not selected from, and about to be wrong
-            dtype = index_dtype(peaks.numel())
-            return _worth(peaks, least).nonzero().view(-1).to(dtype)
+            worth = kernels.at_least(peaks, least)
+            return worth if len(worth) or not least else kernels.at_least(peaks, 0.0)
         k = keep_count(peaks.numel(), self.density)
         indices, values = kernels.select(peaks, k, marker=state.marker)
-        some = _worth(values, least)
-        return indices if bool(some.all()) else indices[some]
+        worth = kernels.at_least(values, least)
+        if least and len(worth) == 0:
+            worth = kernels.at_least(values, 0.0)
+        return indices if len(worth) == k else indices[worth]
 
 
 def give_all(held: Held) -> Rows:
     """All that this rank offers, removed."""
     values = held.at(held.ids)
-    held.remove(held.ids, values)
+    held.clear(held.ids)
     return Rows(held.ids, values, held.count)
-
-
-def _worth(values: Tensor, least: float) -> Tensor:
-    # What is not a number is not less than anything: it is offered.
-    return values != 0 if least == 0.0 else ~(values.abs() < least)

@@ -63,12 +63,14 @@ class Cheapest(ByRows):
             return S2().sum_held(held, channel, state)
         return _united(held, channel, state)
 
-    def least(self, ranks: int, state: State) -> float:
-        return 0.0 if self.link is None else S2().least(ranks, state)
+    def least(self, count: int, ranks: int, state: State) -> float:
+        # The other ways send floats, for which nothing is too fine.
+        way = self.way(count * state.width, state.width, ranks, state.saved)
+        return S2().least(count, ranks, state) if way == "s2" else 0.0
 
     def way(self, size: int, width: int, ranks: int, saved: dict[str, int]) -> Way:
         """What the last step's numbers speak for."""
-        if "union" not in saved:
+        if not {"union", "offered"} <= saved.keys():
             return "union"
         rows, offered = saved["union"], saved["offered"]
         return self._best(size, width, ranks, rows=rows, offered=offered)[0]

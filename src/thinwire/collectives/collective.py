@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from math import inf
+from numbers import Integral
 from typing import Protocol, Self
 
 from torch import Tensor
@@ -164,6 +166,18 @@ def check_density(density: float) -> None:
             f"density is {density}: the fraction kept must be above 0 and at most 1, "
             "for example 0.01 to keep 1 %"
         )
+
+
+def check_whole(name: str, value: object, remedy: str, most: float = inf) -> None:
+    """Refuse what is not a whole number from 1 to `most`; True and False are none.
+
+    >>> check_whole("width", 2.5, "give the elements of a block")
+    Traceback (most recent call last):
+    thinwire.errors.ConfigError: width is 2.5: give the elements of a block
+    """
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or not 1 <= value <= most:  # type: ignore[operator]
+        raise ConfigError(f"{name} is {value!r}: {remedy}")
 
 
 def packet_nbytes(codec: Codec | None, size: int, nnz: int) -> int:

@@ -16,6 +16,8 @@ class FixedPoint:
     >>> point = FixedPoint.of(peak=3.0, ranks=4)
     >>> point.exponent, point.holds(4.0), point.holds(4.5)
     (-26, True, False)
+    >>> point.lost(peak=3.0), point.lost(peak=0.5)
+    (0, 2)
     >>> values = torch.tensor([3.0, -1.5 - 2**-20, 2**-27])
     >>> point.value(point.multiples(values)).tolist()
     [3.0, -1.5000009536743164, 0.0]
@@ -33,6 +35,12 @@ class FixedPoint:
     def holds(self, peak: float) -> bool:
         """Whether the sum of values up to `peak` is sure not to overflow."""
         return peak <= 2.0 ** (self.exponent + self.bits)
+
+    def lost(self, peak: float) -> int:
+        """The bits that a point placed for `peak` would keep, and this one does not."""
+        if peak == 0.0:
+            return 0
+        return self.exponent - max(frexp(peak)[1] - self.bits, _LEAST)
 
     def multiples(self, values: Tensor) -> Tensor:
         """The nearest ones, ties to even; any numbers where `holds` says no.

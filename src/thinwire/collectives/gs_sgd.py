@@ -18,13 +18,19 @@ from torch import Tensor
 from thinwire import kernels
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
-from thinwire.collectives.collective import Grade, Room, Selecting, State
+from thinwire.collectives.collective import (
+    Grade,
+    Room,
+    Selecting,
+    State,
+    check_whole,
+)
 from thinwire.collectives.heavymix import heavy_and_random
 from thinwire.collectives.tree import tree_sum_, tree_sum_cost
 from thinwire.cost import Cost, Link, ring_all_reduce
 from thinwire.errors import ConfigError
 from thinwire.groups import Op
-from thinwire.kernels import Hashes, Marker
+from thinwire.kernels import Estimate, Hashes, Marker
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector, keep_count
 
@@ -35,6 +41,7 @@ Recover = Literal["largest", "heavymix"]
 # 91 to 99.9 % with 10, and 99.6 % or more with 20; but then five rows are as long as a
 # vector at a density of 1 %. docs/algorithms.md has both measured.
 COLUMNS = 10
+MOST_COLUMNS = 2**31 - 1
 
 # What "auto" assumes where nothing is known: 1 Gbit/s and 50 us.
 _USUAL_LINK = Link(latency=50e-6, bandwidth=125e6)
@@ -49,7 +56,9 @@ class GsSGD(Selecting):
     values; `rounds=1` delivers k estimates as they are, and does not keep the law.
     `recover="heavymix"` takes for candidates those of the k largest that stand out, and
     random ones for the others. `sum="tree"` adds along a binomial tree, "allreduce" by
-    the library, "auto" each buffer by what is faster on `link`.
+    the library, "auto" each buffer by what is faster on `link`. `estimate` says what is
+    made of an element's cells: their "median", or their "mean", which one large
+    neighbour can spoil.
     """
 
     rows: int = 5
@@ -60,6 +69,7 @@ class GsSGD(Selecting):
     recover: Recover = "largest"
     block: int = 1024
     link: Link | None = None
+    estimate: Estimate = "median"
 
     def __post_init__(self) -> None:
         # Named, because a dataclass with slots is not the class super() knows.
@@ -69,6 +79,7 @@ class GsSGD(Selecting):
             ("rounds", self.rounds, (1, 2)),
             ("sum", self.sum, get_args(Sum)),
             ("recover", self.recover, get_args(Recover)),
+            ("estimate", self.estimate, get_args(Estimate)),
         ):
             if value not in choices:
                 said = " or ".join(map(repr, choices))
@@ -155,7 +166,8 @@ class GsSGD(Selecting):
     def _columns_for(self, size: int) -> int:
         if self.columns is not None:
             return self.columns
-        return min(size, COLUMNS * keep_count(size, self.density))
+        columns = min(size, COLUMNS * keep_count(size, self.density))
+        return min(columns, MOST_COLUMNS)
 
     def _asked(self, size: int) -> int:
         """How many elements are looked for in the table."""
@@ -168,28 +180,24 @@ class GsSGD(Selecting):
         self, table: Tensor, hashes: Hashes, room: Tensor
     ) -> SparseVector:
         """What is largest in the table; `room` is left all zero."""
-        kernels.estimate_sketch_(room, table, hashes)
+        kernels.estimate_sketch_(room, table, hashes, mean=self.estimate == "mean")
         size = room.numel()
         found = SparseVector(*kernels.select(room, self._asked(size)), size)
         room.zero_()
         return found
 
     def _check_numbers(self) -> None:
-        if self.rows not in (1, 3, 5, 7):
-            raise ConfigError(
-                f"rows is {self.rows}: choose 1, 3, 5 or 7; the median of an "
-                "even number of rows is biased"
+        odd = "choose 1, 3, 5 or 7; the median of an even number of rows is biased"
+        check_whole("rows", self.rows, odd, 7)
+        if self.rows % 2 == 0:
+            raise ConfigError(f"rows is {self.rows}: {odd}")
+        if self.columns is not None:
+            remedy = (
+                "give the cells of a row, from 1 to 2**31 - 1, or None for "
+                f"{COLUMNS} for each element that is kept"
             )
-        if self.columns is not None and not 0 < self.columns < 2**31:
-            raise ConfigError(
-                f"columns is {self.columns}: give the cells of a row, from 1 to "
-                f"2**31 - 1, or None for {COLUMNS} for each element that is kept"
-            )
-        if self.candidates < 1:
-            raise ConfigError(
-                f"candidates is {self.candidates}: at least 1 for each element kept"
-            )
-        if self.block < 1:
-            raise ConfigError(
-                f"block is {self.block}: give the elements that share a hash, 1 or more"
-            )
+            check_whole("columns", self.columns, remedy, MOST_COLUMNS)
+        remedy = "at least 1 for each element kept, a whole number"
+        check_whole("candidates", self.candidates, remedy)
+        remedy = "give the elements that share a hash, a whole number from 1 on"
+        check_whole("block", self.block, remedy)

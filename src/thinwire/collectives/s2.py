@@ -26,7 +26,7 @@ from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives import union
 from thinwire.collectives.by_rows import ByRows, Held, give_all
-from thinwire.collectives.collective import Grade, State
+from thinwire.collectives.collective import Grade, State, check_whole
 from thinwire.collectives.fixed_point import FixedPoint
 from thinwire.collectives.note import NBYTES, Note, magnitude
 from thinwire.collectives.table import Plan
@@ -45,6 +45,9 @@ CELLS_TO_PEEL = {3: 1.3, 4: 1.38, 5: 1.52, 6: 1.67, 7: 1.83}
 CELLS_TO_ESTIMATE = 4.0
 # Bits by which magnitudes may grow in a step before the table is given up.
 SPARE = 2
+# Bits that a table may lose, those to spare among them, where nothing is remembered: so
+# much that magnitudes may fall to a quarter in a step before it is given up.
+LOSS = 4
 MOST_ROWS = 64
 
 
@@ -57,7 +60,8 @@ class S2(ByRows):
     are added up after their bitmap, as in `Union`.
 
     Peeling sends multiples of a power of two that follows from the largest magnitude of
-    the step before; what is finer stays in `x`.
+    the step before; what is finer stays in `x`. Where there is no `x`, or all is finer,
+    rows are added up once more by a finer one.
     """
 
     rows: int = 3
@@ -70,8 +74,8 @@ class S2(ByRows):
         if self.decode not in get_args(Decode):
             choices = " or ".join(map(repr, get_args(Decode)))
             raise ConfigError(f"decode is {self.decode!r}: choose {choices}")
-        if not 1 <= self.rows <= MOST_ROWS:
-            raise ConfigError(f"rows is {self.rows}: a table has 1 to {MOST_ROWS}")
+        remedy = f"a table has 1 to {MOST_ROWS}, a whole number"
+        check_whole("rows", self.rows, remedy, MOST_ROWS)
         if self.decode == "median" and self.rows % 2 == 0:
             raise ConfigError(
                 f"rows is {self.rows}: the median needs an odd number, since that of "
@@ -139,18 +143,21 @@ class S2(ByRows):
         note = Note.read(told)
         remember(state, note, len(ids))
         if not isfinite(note.peak):
-            held.remove(held.ids, offered)
+            held.clear(held.ids)
             return Rows(ids, offered.new_full((len(ids), held.width), nan), held.count)
-        if table is None or not table.plan.point.holds(note.peak):
+        if table is None or not _serves(table.plan.point, note.peak, held):
             return _sum_exactly(ids, held, channel, note.peak)
         values, stuck = table.peel_(ids)
+        if len(stuck) == 0:
+            held.remove(held.ids, table.sent)
+            return Rows(ids, values, held.count)
         left = ids[stuck]
         told_now = ~torch.isin(held.ids, left)
         held.remove(held.ids[told_now], table.sent[told_now])
         values[stuck] = _sum_exactly(left, held, channel, note.peak).values
         return Rows(ids, values, held.count)
 
-    def least(self, ranks: int, state: State) -> float:
+    def least(self, count: int, ranks: int, state: State) -> float:
         # What was too fine to be sent stays in `x`, and the table would fill up with
         # rows of zeros if it were offered.
         bits = state.saved.get("peak")
@@ -191,11 +198,9 @@ class S2(ByRows):
                     f"rows is {self.rows}: give the columns too, or choose one of "
                     f"{list(CELLS_TO_PEEL)}, for which it is known how many to take"
                 )
-        elif not 1 <= self.columns < 2**31:
-            raise ConfigError(
-                f"columns is {self.columns}: give the cells of a row, 1 or more, or "
-                "'auto'"
-            )
+        else:
+            remedy = "give the cells of a row, 1 to 2**31 - 1, or 'auto'"
+            check_whole("columns", self.columns, remedy, 2**31 - 1)
 
 
 def _estimated(
@@ -206,6 +211,12 @@ def _estimated(
     cells = kernels.sketch_rows(mine.ids, mine.values, keys, columns)
     ids = union.union_of(held, channel, (cells, Op.SUM))
     return Rows(ids, kernels.estimate_rows(cells, ids, keys, how), held.count)
+
+
+def _serves(point: FixedPoint, peak: float, held: Held) -> bool:
+    """Whether multiples tell enough of rows up to `peak`: alike on every rank."""
+    most = point.bits - 1 if held.remembers else LOSS
+    return point.holds(peak) and point.lost(peak) <= most
 
 
 def _sum_exactly(ids: Tensor, held: Held, channel: Channel, peak: float) -> Rows:

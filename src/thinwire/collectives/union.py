@@ -59,7 +59,7 @@ def union_of(held: Held, channel: Channel, *riders: Rider) -> Tensor:
 def sum_at(ids: Tensor, held: Held, channel: Channel) -> Rows:
     """What all ranks have at these rows, which they know alike."""
     values = held.at(ids)
-    held.remove(ids, values)
+    held.clear(ids)
     if len(ids):
         channel.all_reduce_((values, Op.SUM))
     return Rows(ids, values, held.count)

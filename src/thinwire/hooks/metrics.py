@@ -6,13 +6,32 @@ from thinwire.groups import Traffic
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.units import Units
 
-# Milliseconds are reported by phase: which kernels, and which calls of the codec.
-_PHASES = {
+# Milliseconds are reported by phase: which kernels, and which calls of the codec. What
+# kernels take within a codec is in its calls alone.
+PHASES = {
     "guard": ("magnitudes",),
     "accumulate": ("accumulate_",),
-    "select": ("select", "split"),
+    "select": ("select", "split", "row_peaks", "at_least"),
     "encode": ("encode", "decode"),
-    "merge": ("merge_add", "add_at_", "subtract_at_", "gather", "join"),
+    "sketch": (
+        "encode_sketch",
+        "estimate_sketch_",
+        "sketch_energy",
+        "shuffled",
+        "sketch_rows",
+        "peel_rows_",
+        "estimate_rows",
+        "set_bits",
+        "encode_bitmap",
+    ),
+    "merge": (
+        "merge_add",
+        "add_at_",
+        "subtract_at_",
+        "gather",
+        "join",
+        "strictly_increasing",
+    ),
     "write": ("scatter_",),
 }
 
@@ -31,7 +50,7 @@ def metrics_of(
         "wait_ms": 1e3 * traffic.wait,
         **{
             f"{phase}_ms": 1e3 * sum(seconds.get(name, 0.0) for name in names)
-            for phase, names in _PHASES.items()
+            for phase, names in PHASES.items()
         },
         "density": density or 1.0,
         "kept_density": engine.kept,

@@ -38,6 +38,7 @@ from thinwire.kernels.cpu_int8 import decode_int8, encode_int8  # noqa: F401
 from thinwire.kernels.cpu_log import decode_log, encode_log  # noqa: F401
 from thinwire.kernels.cpu_peel import (  # noqa: F401
     estimate_rows,
+    ones_of,
     peel_rows_,
     set_bits,
     sketch_rows,
@@ -73,6 +74,23 @@ def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:
     cpu_dense.peaks(_array(bits), _array(bounds.long()), _array(peaks))
     largest = (peaks if wide else peaks << 16).to(torch.int32).view(torch.float32)
     return largest.nan_to_num_(nan=float("inf"), posinf=float("inf"))
+
+
+def row_peaks(vector: Tensor, width: int) -> Tensor:
+    if vector.dtype != torch.float32:
+        return reference.row_peaks(vector, width)
+    peaks = torch.empty(-(-vector.numel() // width), dtype=torch.int32)
+    cpu_dense.row_peaks(_array(vector.view(torch.int32)), width, _array(peaks))
+    largest = peaks.view(torch.float32)
+    return largest.nan_to_num_(nan=float("inf"), posinf=float("inf"))
+
+
+def at_least(x: Tensor, least: float) -> Tensor:
+    bits = max(int(np.float32(least).view(np.int32)), 1)
+    place = _place(x, Block.whole(x.numel()))
+    words = np.empty(-(-x.numel() // 64), np.int64)
+    cpu_dense.mark(*place, words, bits)
+    return ones_of(words.view(np.uint64), x.numel())
 
 
 def accumulate_(

@@ -297,6 +297,23 @@ def mark(
 
 
 @kernel
+def row_peaks(vector: Gradient, width: int, result: Gradient) -> None:
+    """The largest magnitude bits of each `width` elements, the last ones fewer."""
+    size = len(vector)
+    p = 0
+    for i in range(len(result)):
+        end = min(p + width, size)
+        peak = np.int64(0)
+        while p + 64 <= end:
+            peak = max(peak, _peak_64(vector, p))
+            p += 64
+        while p < end:
+            peak = max(peak, np.int64(vector[p]) & MAGNITUDE)
+            p += 1
+        result[i] = peak
+
+
+@kernel
 def peaks(vector: Gradient, bounds: Bits, result: Bits) -> None:
     """The largest magnitude bits of each segment, in the width of the dtype."""
     size = len(vector)

@@ -42,6 +42,11 @@ def set_bits(section: Tensor, size: int) -> Tensor:
     check_length(section, size)
     words = as_words(section, -(-size // 64))
     check_spare(all_zero_from(words, size))
+    return ones_of(words, size)
+
+
+def ones_of(words: Words, size: int) -> Tensor:
+    """Which of the first `size` bits are set, where no others are."""
     indices = torch.empty(_count_ones(words), dtype=index_dtype(size))
     _read_ones(words, indices.numpy())
     return indices

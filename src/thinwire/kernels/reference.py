@@ -78,6 +78,20 @@ def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:
     return result.nan_to_num_(nan=float("inf"), posinf=float("inf"))
 
 
+def row_peaks(vector: Tensor, width: int) -> Tensor:
+    whole = vector.numel() // width * width
+    peaks = vector[:whole].view(-1, width).abs().amax(1)
+    if whole < vector.numel():
+        peaks = torch.cat([peaks, vector[whole:].abs().amax(0, keepdim=True)])
+    return peaks.float().nan_to_num_(nan=float("inf"), posinf=float("inf"))
+
+
+def at_least(x: Tensor, least: float) -> Tensor:
+    bits = max(int(magnitude_bits(torch.tensor([least]))), 1)
+    found = (magnitude_bits(x) >= bits).nonzero().view(-1)
+    return _index_dtype(found, x.numel())
+
+
 def accumulate_(
     x: Tensor, grad: Tensor, *, offset: int, scale: float, marker: Marker | None
 ) -> None:

@@ -23,6 +23,31 @@ def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:
         return backend(vector).magnitudes(vector, bounds)  # type: ignore[no-any-return]
 
 
+def row_peaks(vector: Tensor, width: int) -> Tensor:
+    """Largest |v| in each `width` elements, the last ones fewer; NaN is infinity.
+
+    >>> import torch
+    >>> row_peaks(torch.tensor([1.0, -3.0, float("nan"), 0.5, -2.0]), 2).tolist()
+    [3.0, inf, 2.0]
+    """
+    with entered("row_peaks"):
+        return backend(vector).row_peaks(vector, width)  # type: ignore[no-any-return]
+
+
+def at_least(x: Tensor, least: float) -> Tensor:
+    """The elements other than zero with |v| >= `least`, or NaN: their places.
+
+    `least` is a float32.
+
+    >>> import torch
+    >>> x = torch.tensor([1.0, -3.0, float("nan"), 0.0])
+    >>> at_least(x, 2.0).tolist(), at_least(x, 0.0).tolist()
+    ([1, 2], [0, 1, 2])
+    """
+    with entered("at_least"):
+        return backend(x).at_least(x, least)  # type: ignore[no-any-return]
+
+
 def accumulate_(
     x: Tensor,
     grad: Tensor,
