@@ -1,6 +1,7 @@
 """Candidate marks: the bits that let selection skip a second dense pass."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,6 +43,8 @@ class Marker:
     chunk: int = field(init=False)
     starts: Tensor = field(init=False)
     firsts: Tensor = field(init=False)
+    # What a backend keeps instead of a bitmap, on its device.
+    scratch: Any = field(init=False, default=None, compare=False, repr=False)
     _covered: list[int] = field(init=False)
     _pieces: list[tuple[int, int]] = field(init=False)
 

@@ -1,0 +1,322 @@
+"""What selection on a CUDA device keeps there: lists of candidates, counts, thresholds.
+
+All of it is scratch: no result depends on what was left in it. Sizes follow from the
+blocks and from how many elements of each were selected last, so nothing is read back.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from thinwire.kernels import cuda_choose, cuda_dense, cuda_mark
+from thinwire.kernels.blocks import Block
+from thinwire.kernels.cuda_launch import (
+    EXACT,
+    LONGEST,
+    TOGETHER,
+    cdiv,
+    company,
+)
+
+Sparse = tuple[Tensor, Tensor]
+
+# Blocks up to this length are selected from in one launch that reads them six times.
+SHORT = 1 << 20
+# A list has room for so much more than what is selected, by a share and a number.
+SPARE, SPARE_COUNT = 0.75, 2048
+# Rows of 32 neighbours that all blocks together are sampled by, and each at least.
+ROWS, FEWEST_ROWS = 12288, 4096
+# Standard deviations of a sample by which its threshold is lowered.
+SIGMAS = 4.0
+_HEIGHT = 128
+
+
+class Room:
+    """Device memory for selecting `counts[b]` elements of each block b.
+
+    The blocks are interleaved, contiguous, or a single one that lies anyhow.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        counts: Sequence[int],
+        device: torch.device,
+    ) -> None:
+        self.blocks = tuple(blocks)
+        self.counts = list(counts)
+        self.device = device
+        self.one = len(self.blocks) == 1
+        first, longest = self.blocks[0], max(b.length for b in self.blocks)
+        contiguous = all(block.contiguous for block in self.blocks)
+        self.chunk = 0 if contiguous else first.chunk
+        self.stride = first.stride
+        aligned = all(block.start % 16 == 0 for block in self.blocks)
+        self.form = {"chunk": self.chunk, "one": self.one, "aligned": aligned}
+        self.tiles = max(cdiv(longest, cuda_mark.TILE.value), 1)
+        self.groups = cdiv(self.tiles, cuda_choose.GROUP.value)
+        self.families = cdiv(self.groups, cuda_choose.FAMILY.value)
+        self.words = cuda_choose.COUNTS.value + 2 * self.families
+        most = max(self.counts)
+        self.room = int(most * (1 + SPARE)) + SPARE_COUNT
+        self.rows = _sample_rows(longest, len(self.blocks))
+        self.cold = True
+        self._allocate()
+
+    def _allocate(self) -> None:
+        number, device = len(self.blocks), self.device
+        self.programs = company(device)
+        sizes = (
+            number * cuda_mark.STATE.value,
+            number * cuda_mark.BINS.value,
+            number * self.words,
+            cuda_dense.SHARED.value,
+            2 * self.programs,
+        )
+        # One piece, because every piece that begins with zeros is a launch.
+        zeros = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
+        parts = torch.split(zeros, sizes)
+        self.state, self.sampled, self.cleared, self.shared, self.parts = parts
+        wide: dict[str, Any] = {"dtype": torch.int64, "device": device}
+        self.listed = torch.empty(number * self.tiles, **wide)
+        self.group_counts = torch.empty(number * self.groups, **wide)
+        self.found = torch.empty(number * self.room, **wide)
+        self.given = torch.empty(
+            number * self.tiles, dtype=torch.int32, device=device
+        )
+        self.table = _geometry(self.blocks, device)
+
+    def serves(self, numbers: Sequence[int], counts: Sequence[int]) -> bool:
+        """Whether the lists have room for so many elements of these blocks."""
+        return max(counts) <= max(self.counts)
+
+    def mark(
+        self,
+        x: Tensor,
+        grad: Tensor | None = None,
+        *,
+        scale: float = 1.0,
+        zeroing: bool = True,
+        numbers: tuple[int, int] | None = None,
+    ) -> None:
+        """List candidates, of `x * scale + grad` while writing it, or of `x` as it is.
+
+        `numbers` says which blocks, from the first to before the second.
+        """
+        first, end = numbers or (0, len(self.blocks))
+        block = self.blocks[first]
+        place = (self.table, first, block.start, block.length, self.stride)
+        given = (x, x if grad is None else grad, scale)
+        form = {**self.form, "reading": grad is None}
+        aims = _aims(self.blocks, tuple(self.counts), self.rows, self.device)
+        grid = (cdiv(self.rows, _HEIGHT), end - first)
+        for cold in (True, False) if self.cold else (False,):
+            cuda_mark.sample[grid](
+                *given,
+                *place,
+                aims,
+                self.state,
+                self.sampled,
+                self.cleared,
+                self.words,
+                self.rows,
+                **form,
+                cold=cold,
+                height=_HEIGHT,
+                **EXACT,
+            )
+        cuda_mark.accumulate_and_list[(self.tiles * (end - first),)](
+            *given,
+            *place,
+            self.state,
+            self.listed,
+            self.found,
+            self.room,
+            self.tiles,
+            **form,
+            scaled=scale != 1.0,
+            zeroing=zeroing,
+            running=self.chunk % cuda_mark.TILE.value == 0,
+            num_warps=2,
+            **EXACT,
+        )
+
+    def choose(
+        self, x: Tensor, numbers: Sequence[int], counts: Sequence[int]
+    ) -> list[Sparse]:
+        """The largest of the candidates that were listed for these blocks."""
+        rows = _rows(tuple(numbers), tuple(counts), self.device)
+        indices, values = _lists(sum(counts), self.device)
+        batches = cdiv(self.room, cuda_choose.BATCH.value)
+        lists = (self.found, self.room)
+        counted = (self.cleared, self.words)
+        for count in (cuda_choose.count_coarse, cuda_choose.count_fine):
+            count[(batches, len(counts))](rows, self.state, *lists, *counted, **EXACT)
+        tiles = (self.listed, *lists, self.tiles, self.given, self.group_counts)
+        given = (rows, self.state, *tiles, *counted)
+        grid = (self.groups, len(counts))
+        cuda_choose.count_tiles[grid](*given, **EXACT)
+        families = 1 << (self.families - 1).bit_length()
+        cuda_choose.write[grid](
+            *given, indices, values, most_families=families, **EXACT
+        )
+        self._dense(x, rows, len(counts), (indices, values), asked=True)
+        for number, count in zip(numbers, counts, strict=True):
+            self.counts[number] = count
+        self.cold = self.cold and len(numbers) < len(self.blocks)
+        return list(
+            zip(indices.split(list(counts)), values.split(list(counts)), strict=True)
+        )
+
+    def _dense(
+        self, x: Tensor, rows: Tensor, count: int, out: Sparse, *, asked: bool
+    ) -> None:
+        block = self.blocks[0]
+        cuda_dense.partition[(self.programs,)](
+            x,
+            x,
+            rows,
+            count,
+            self.table,
+            block.start,
+            block.length,
+            self.stride,
+            self.state,
+            self.shared,
+            self.parts,
+            *out,
+            *out,
+            **self.form,
+            asked=asked,
+            splitting=False,
+            **TOGETHER,
+        )
+
+
+def select_densely(x: Tensor, k: int, block: Block) -> Sparse:
+    """The `k` largest of a block, without candidates."""
+    device = x.device
+    programs = min(company(device), max(cdiv(block.length, 2048), 1))
+    shared, parts = _shared(programs, device)
+    indices, values = _lists(k, device)
+    rows = _rows((0,), (k,), device)
+    cuda_dense.partition[(programs,)](
+        x,
+        x,
+        rows,
+        1,
+        rows,
+        block.start,
+        block.length,
+        block.stride,
+        shared,
+        shared,
+        parts,
+        indices,
+        values,
+        indices,
+        values,
+        chunk=0 if block.contiguous else block.chunk,
+        one=True,
+        aligned=False,
+        asked=False,
+        splitting=False,
+        **TOGETHER,
+    )
+    return indices, values
+
+
+def split_list(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
+    """The `k` largest entries of a list, and the others."""
+    device, nnz = values.device, len(values)
+    programs = min(company(device), cdiv(nnz, 2048))
+    shared, parts = _shared(programs, device)
+    kept = torch.empty(k, dtype=indices.dtype, device=device), values.new_empty(k)
+    rest = nnz - k
+    dropped = indices.new_empty(rest), values.new_empty(rest)
+    rows = _rows((0,), (k,), device)
+    cuda_dense.partition[(programs,)](
+        values,
+        indices,
+        rows,
+        1,
+        rows,
+        0,
+        nnz,
+        nnz,
+        shared,
+        shared,
+        parts,
+        *kept,
+        *dropped,
+        chunk=0,
+        one=True,
+        aligned=False,
+        asked=False,
+        splitting=True,
+        **TOGETHER,
+    )
+    return kept, dropped
+
+
+def lists_candidates(length: int, k: int) -> bool:
+    """Whether a list of candidates is worth its making."""
+    return SHORT < length <= LONGEST and 0 < k <= length // 8
+
+
+def _sample_rows(length: int, blocks: int) -> int:
+    neighbours = cuda_mark.NEIGHBOURS.value
+    rows = max(ROWS // blocks, FEWEST_ROWS)
+    return max(min(rows, length // (4 * neighbours)), 1)
+
+
+def _lists(nnz: int, device: torch.device) -> Sparse:
+    indices = torch.empty(nnz, dtype=torch.int32, device=device)
+    return indices, torch.empty(nnz, device=device)
+
+
+def _shared(programs: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    size = cuda_dense.SHARED.value
+    zeros = torch.zeros(size + 2 * programs, dtype=torch.int32, device=device)
+    return zeros[:size], zeros[size:]
+
+
+# Tables that follow from sizes alone: written to the device once, then remembered, so
+# that a step copies nothing to it.
+
+
+@lru_cache(maxsize=1024)
+def _geometry(blocks: tuple[Block, ...], device: torch.device) -> Tensor:
+    return torch.tensor([[b.start, b.length] for b in blocks], device=device)
+
+
+@lru_cache(maxsize=1024)
+def _rows(
+    numbers: tuple[int, ...], counts: tuple[int, ...], device: torch.device
+) -> Tensor:
+    """For each selection the block, how many elements, and where they are written."""
+    rows, out = [], 0
+    for number, count in zip(numbers, counts, strict=True):
+        rows.append([number, count, out])
+        out += count
+    return torch.tensor(rows, device=device)
+
+
+@lru_cache(maxsize=1024)
+def _aims(
+    blocks: tuple[Block, ...],
+    counts: tuple[int, ...],
+    rows: int,
+    device: torch.device,
+) -> Tensor:
+    """How many elements of a block's sample are to reach its threshold."""
+    sampled = rows * cuda_mark.NEIGHBOURS.value
+    aims = []
+    for block, count in zip(blocks, counts, strict=True):
+        rank = count * sampled / max(block.length, 1)
+        aims.append(int(rank + SIGMAS * sqrt(rank)) + 2)
+    return torch.tensor(aims, dtype=torch.int32, device=device)
