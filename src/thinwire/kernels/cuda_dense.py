@@ -85,11 +85,13 @@ def partition(
     aligned: tl.constexpr,
     asked: tl.constexpr,
     splitting: tl.constexpr,
+    holes: tl.constexpr,
 ) -> None:
     """Select from each of `count` blocks; if `asked`, from those whose state asks.
 
     Elements are written by number, or, if `splitting`, by their label, and those that
-    are not selected are written too.
+    are not selected are written too. With `holes`, an element that has a negative label
+    is none: its value is zero, and it is left over.
     """
     programs = tl.num_programs(0)
     me = tl.program_id(0)
@@ -118,10 +120,13 @@ def partition(
             larger = programs * 0
             equal = programs * 0
             for i in range(low, high):
-                _, value, inside = _span(x, i, begin, size, stride, chunk)
+                j, value, inside = _span(x, i, begin, size, stride, chunk)
                 key = magnitude(value)
+                same = inside & (key == kth)
+                if holes:
+                    same = same & (tl.load(labels + j, mask=same, other=-1) >= 0)
                 larger += tl.sum((inside & (key > kth)).to(tl.int32))
-                equal += tl.sum((inside & (key == kth)).to(tl.int32))
+                equal += tl.sum(same.to(tl.int32))
             tl.store(parts + 2 * me, larger)
             tl.store(parts + 2 * me + 1, equal)
             met += programs
@@ -146,15 +151,18 @@ def partition(
             for i in range(low, high):
                 j, value, inside = _span(x, i, begin, size, stride, chunk)
                 key = magnitude(value)
+                label = j
+                if splitting:
+                    label = tl.load(labels + j, mask=inside, other=0)
                 over = (inside & (key > kth)).to(tl.int32)
-                same = (inside & (key == kth)).to(tl.int32)
+                same = inside & (key == kth)
+                if holes:
+                    same = same & (label >= 0)
+                same = same.to(tl.int32)
                 overs = larger + tl.cumsum(over) - over
                 sames = equal + tl.cumsum(same) - same
                 selected = (over > 0) | ((same > 0) & (sames < need))
                 kept = overs + tl.minimum(sames, need)
-                label = j
-                if splitting:
-                    label = tl.load(labels + j, mask=inside, other=0)
                 tl.store(indices + out + kept, label, mask=selected)
                 tl.store(values + out + kept, value, mask=selected)
                 if splitting:

@@ -34,6 +34,7 @@ def _change(
     chunk: tl.constexpr,
     what: tl.constexpr,
     dividing: tl.constexpr,
+    brain: tl.constexpr,
 ) -> None:
     first = tl.program_id(0).to(tl.int64) * ENTRIES
     i = tl.arange(0, ENTRIES)
@@ -53,7 +54,20 @@ def _change(
             value = value - tl.load(sent + first + i, mask=listed, other=0)
         elif dividing:
             value = tl.div_rn(value, divisor)
+        if brain:
+            value = rounded(value)
         tl.store(p, value.to(x.dtype.element_ty), mask=inside)
+
+
+@kernel
+def rounded(value: tl.tensor) -> Any:
+    """The bits of the nearest bfloat16, ties to even, as the hardware does it.
+
+    Spelled out, because the interpreter cuts off instead.
+    """
+    word = value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+    nearest = (word + 0x7FFF + ((word >> 16) & 1)) >> 16
+    return tl.where(value == value, nearest, 0x7FFF).to(tl.int16)
 
 
 def _run(
@@ -71,8 +85,9 @@ def _run(
     nnz = len(indices)
     if nnz == 0:
         return
+    brain = x.dtype == torch.bfloat16
     _change[(cdiv(nnz, ENTRIES.value),)](
-        flat(x),
+        flat(x).view(torch.int16) if brain else flat(x),
         flat(indices),
         flat(values),
         flat(values if sent is None else sent),
@@ -84,6 +99,7 @@ def _run(
         chunk=0 if block.contiguous else block.chunk,
         what=what,
         dividing=divisor != 1.0,
+        brain=brain,
         **EXACT,
     )
 

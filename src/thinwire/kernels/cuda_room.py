@@ -193,6 +193,7 @@ class Room:
             **self.form,
             asked=asked,
             splitting=False,
+            holes=False,
             **TOGETHER,
         )
 
@@ -225,13 +226,16 @@ def select_densely(x: Tensor, k: int, block: Block) -> Sparse:
         aligned=False,
         asked=False,
         splitting=False,
+        holes=False,
         **TOGETHER,
     )
     return indices, values
 
 
-def split_list(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
-    """The `k` largest entries of a list, and the others."""
+def split_list(
+    indices: Tensor, values: Tensor, k: int, *, holes: bool = False
+) -> tuple[Sparse, Sparse]:
+    """The `k` largest entries of a list, and the others, holes among them."""
     device, nnz = values.device, len(values)
     programs = min(company(device), cdiv(nnz, 2048))
     shared, parts = _shared(programs, device)
@@ -258,6 +262,7 @@ def split_list(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]
         aligned=False,
         asked=False,
         splitting=True,
+        holes=holes,
         **TOGETHER,
     )
     return kept, dropped
