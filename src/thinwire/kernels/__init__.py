@@ -45,13 +45,17 @@ from thinwire.kernels.vectors import (
     add_at_,
     gather,
     join,
+    leave_at_,
     magnitudes,
     merge_add,
+    merge_split,
     scatter_,
     select,
+    select_each,
     split,
     strictly_increasing,
     subtract_at_,
+    write_mean_,
 )
 
 __all__ = [
@@ -90,11 +94,14 @@ __all__ = [
     "gather",
     "interleaved_blocks",
     "join",
+    "leave_at_",
     "magnitudes",
     "merge_add",
+    "merge_split",
     "pack_bits",
     "scatter_",
     "select",
+    "select_each",
     "split",
     "strictly_increasing",
     "subtract_at_",
@@ -102,4 +109,5 @@ __all__ = [
     "to_float16",
     "unpack_bits",
     "watched",
+    "write_mean_",
 ]

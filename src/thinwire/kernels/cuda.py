@@ -8,14 +8,26 @@ error tells: nothing here waits for the device, except where the size of a resul
 depends on the data, and in decoders, which answer for what came over a wire.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from thinwire.kernels import cuda_mark, reference
+from thinwire.kernels import cuda_elements, cuda_mark, cuda_spread, reference
 from thinwire.kernels.blocks import Block
+from thinwire.kernels.cuda_bits import pack_bits, unpack_bits  # noqa: F401
+from thinwire.kernels.cuda_elements import gather  # noqa: F401
+from thinwire.kernels.cuda_elias_fano import (  # noqa: F401
+    decode_bitmap,
+    decode_elias_fano,
+    encode_bitmap,
+    encode_elias_fano,
+)
+from thinwire.kernels.cuda_halves import to_bfloat16, to_float16  # noqa: F401
+from thinwire.kernels.cuda_int8 import decode_int8, encode_int8  # noqa: F401
 from thinwire.kernels.cuda_launch import EXACT, LONGEST, cdiv, flat
+from thinwire.kernels.cuda_lists import join, merge_add, merge_split  # noqa: F401
 from thinwire.kernels.cuda_room import (
     Room,
     lists_candidates,
@@ -103,27 +115,55 @@ def select(
         room = Room((block,), (k,), x.device)
         room.mark(vector)
         return room.choose(vector, (0,), (k,))[0]
-    return select_each(x, (k,), marker=marker, numbers=(number,))[0]
+    return _select_listed(x, (k,), marker, (number,))[0]
 
 
 def select_each(
-    x: Tensor, counts: tuple[int, ...], *, marker: Marker, numbers: tuple[int, ...]
+    x: Tensor, counts: Sequence[int], *, marker: Marker, numbers: Sequence[int]
 ) -> list[Sparse]:
-    """Select from several blocks of a marker at once, each worth a list."""
+    blocks = [marker.blocks[number] for number in numbers]
+    lengths = [block.length for block in blocks]
+    if all(map(lists_candidates, lengths, counts)):
+        return _select_listed(x, counts, marker, numbers)
+    return [
+        select(x, k, block=block, marker=marker, number=number)
+        for k, block, number in zip(counts, blocks, numbers, strict=True)
+    ]
+
+
+def _select_listed(
+    x: Tensor, counts: Sequence[int], marker: Marker, numbers: Sequence[int]
+) -> list[Sparse]:
     room = marker.scratch
-    known = isinstance(room, Room) and room.device == x.device
-    if not known or not room.serves(numbers, counts):
-        wanted = [0] * len(marker.blocks)
+    if not isinstance(room, Room) or not room.serves(x.device, counts):
+        wanted = [1] * len(marker.blocks)
         for number, count in zip(numbers, counts, strict=True):
             wanted[number] = count
         marker.scratch = room = Room(marker.blocks, wanted, x.device)
+        marker.forget()
     vector = flat(x)
+    unmarked = [
+        number
+        for number, count in zip(numbers, counts, strict=True)
+        if not marker.valid[number] or count > room.counts[number]
+    ]
     for number, count in zip(numbers, counts, strict=True):
-        if not marker.valid[number] or count > room.counts[number]:
-            room.counts[number] = count
-            room.mark(vector, numbers=(number, number + 1))
+        room.counts[number] = count
         marker.spend(number)
+    for low, high in _runs(unmarked):
+        room.mark(vector, numbers=(low, high))
     return room.choose(vector, numbers, counts)
+
+
+def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Numbers in ascending order as ranges."""
+    runs: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number:
+            runs[-1] = runs[-1][0], number + 1
+        else:
+            runs.append((number, number + 1))
+    return runs
 
 
 def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
@@ -132,3 +172,42 @@ def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
         every, none = (indices.clone(), values.clone()), (indices[:0], values[:0])
         return (every, none) if k > 0 else (none, every)
     return split_list(flat(indices), flat(values), k)
+
+
+def add_at_(
+    x: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    block: Block,
+    marker: Marker | None,
+    number: int,
+) -> None:
+    if marker is not None:
+        # A list of candidates is not added to: the block is read once more instead.
+        marker.spend(number)
+    cuda_elements.add(x, indices, values, block)
+
+
+def subtract_at_(x: Tensor, indices: Tensor, values: Tensor, *, block: Block) -> None:
+    cuda_elements.subtract(x, indices, values, block)
+
+
+def leave_at_(
+    x: Tensor, indices: Tensor, held: Tensor, sent: Tensor, *, block: Block
+) -> None:
+    cuda_elements.leave(x, indices, held, sent, block)
+
+
+def scatter_(
+    out: Tensor, indices: Tensor, values: Tensor, *, block: Block, divisor: float
+) -> None:
+    cuda_elements.scatter(out, indices, values, block, divisor)
+
+
+def write_mean_(out: Tensor, indices: Tensor, values: Tensor, *, ranks: int) -> None:
+    cuda_spread.write_mean(out, indices, values, ranks)
+
+
+def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:
+    return cuda_spread.magnitudes(vector, bounds)

@@ -15,7 +15,7 @@ from typing import Any
 
 import triton.language as tl
 
-from thinwire.kernels.cuda_launch import arrive, kernel, magnitude, reach
+from thinwire.kernels.cuda_launch import arrive, kernel, reach
 from thinwire.kernels.cuda_mark import (
     BINS,
     COARSE,
@@ -60,7 +60,12 @@ def _batch(found: tl.tensor, q: tl.tensor, room: tl.tensor, count: tl.tensor) ->
 
 @kernel
 def count_coarse(
-    rows: tl.tensor, state: tl.tensor, found: tl.tensor, room: tl.tensor, cleared: tl.tensor, words: tl.tensor
+    rows: tl.tensor,
+    state: tl.tensor,
+    found: tl.tensor,
+    room: tl.tensor,
+    cleared: tl.tensor,
+    words: tl.tensor,
 ) -> None:
     """Find the bin that holds the k-th largest, or say that there is none."""
     row = rows + 3 * tl.program_id(1)
@@ -86,7 +91,12 @@ def count_coarse(
 
 @kernel
 def count_fine(
-    rows: tl.tensor, state: tl.tensor, found: tl.tensor, room: tl.tensor, cleared: tl.tensor, words: tl.tensor
+    rows: tl.tensor,
+    state: tl.tensor,
+    found: tl.tensor,
+    room: tl.tensor,
+    cleared: tl.tensor,
+    words: tl.tensor,
 ) -> None:
     """Find the k-th largest, and how many of exactly its magnitude to take."""
     q = tl.load(rows + 3 * tl.program_id(1)).to(tl.int32)
@@ -116,7 +126,9 @@ def count_fine(
 
 
 @kernel
-def _segments(listed: tl.tensor, found: tl.tensor, q: tl.tensor, room: tl.tensor, tiles: tl.tensor) -> Any:
+def _segments(
+    listed: tl.tensor, found: tl.tensor, q: tl.tensor, room: tl.tensor, tiles: tl.tensor
+) -> Any:
     """Where the candidates of a group's tiles begin, and how many there are."""
     t = tl.program_id(0) * GROUP + tl.arange(0, GROUP)
     entry = tl.load(listed + q.to(tl.int64) * tiles + t, mask=t < tiles, other=0)

@@ -22,7 +22,12 @@ SHARED: Any = tl.constexpr(4 * 256 + 2)
 
 @kernel
 def _span(
-    x: tl.tensor, i: tl.tensor, start: tl.tensor, length: tl.tensor, stride: tl.tensor, chunk: tl.constexpr
+    x: tl.tensor,
+    i: tl.tensor,
+    start: tl.tensor,
+    length: tl.tensor,
+    stride: tl.tensor,
+    chunk: tl.constexpr,
 ) -> Any:
     """Some elements of the block: their numbers, their values, and which there are."""
     j = i * SPAN + tl.arange(0, SPAN)

@@ -32,8 +32,54 @@ CHECKED: Any = tl.constexpr(1024)
 
 
 @kernel
-def _join(word: tl.tensor, bits: tl.tensor, next_word: tl.tensor, more: tl.tensor) -> Any:
+def _join(
+    word: tl.tensor, bits: tl.tensor, next_word: tl.tensor, more: tl.tensor
+) -> Any:
     return next_word, tl.where(word == next_word, bits | more, more)
+
+
+@kernel
+def _write_lows(
+    indices: tl.tensor,
+    words: tl.tensor,
+    p: tl.tensor,
+    nnz: tl.tensor,
+    start: tl.tensor,
+    low: tl.constexpr,
+) -> None:
+    w = p * LOWS + tl.arange(0, LOWS)
+    word = packed_word(indices, w, nnz, low).to(tl.int32)
+    end = (w.to(tl.int64) + 1) * 32
+    tl.store(words + w, word, mask=end <= start)
+    # The last word belongs to the ones as well.
+    shared = (end > start) & (end < start + 32)
+    tl.atomic_or(words + w, word, mask=shared, sem="relaxed")
+
+
+@kernel
+def _write_ones(
+    indices: tl.tensor,
+    words: tl.tensor,
+    p: tl.tensor,
+    nnz: tl.tensor,
+    size: tl.tensor,
+    start: tl.tensor,
+    low: tl.constexpr,
+    step: tl.constexpr,
+) -> None:
+    i = p * ONES + tl.arange(0, ONES)
+    inside = i < nnz
+    index = tl.load(indices + i, mask=inside, other=0).to(tl.int64)
+    inside = inside & (index >= 0) & (index < size)
+    bit = start + (index >> low) + step * i
+    word = tl.where(inside, bit >> 5, -1).to(tl.int32)
+    one = tl.full([ONES], 1, tl.int32) << (bit & 31).to(tl.int32)
+    word, ones = tl.associative_scan((word, one), 0, _join)
+    there = (i + 1 < nnz) & (tl.arange(0, ONES) + 1 < ONES)
+    after = tl.load(indices + i + 1, mask=there, other=0).to(tl.int64)
+    next_word = (start + (after >> low) + step * (i + 1)) >> 5
+    last = inside & (~there | (next_word != word))
+    tl.atomic_or(words + word, ones, mask=last, sem="relaxed")
 
 
 @kernel
@@ -47,32 +93,13 @@ def _encode(
     step: tl.constexpr,
 ) -> None:
     p = tl.program_id(0)
-    start = p.to(tl.int64) * 0 + nnz
-    start = start * low
+    start = (p.to(tl.int64) * 0 + nnz) * low
     if p < low_programs:
         if low > 0:
-            w = p * LOWS + tl.arange(0, LOWS)
-            word = packed_word(indices, w, nnz, low).to(tl.int32)
-            end = (w.to(tl.int64) + 1) * 32
-            tl.store(words + w, word, mask=end <= start)
-            # The last word belongs to the ones as well.
-            tl.atomic_or(
-                words + w, word, mask=(end > start) & (end < start + 32), sem="relaxed"
-            )
+            _write_lows(indices, words, p, nnz, start, low)
     else:
-        i = (p - low_programs) * ONES + tl.arange(0, ONES)
-        inside = i < nnz
-        index = tl.load(indices + i, mask=inside, other=0).to(tl.int64)
-        inside = inside & (index >= 0) & (index < size)
-        bit = start + (index >> low) + step * i
-        word = tl.where(inside, bit >> 5, -1).to(tl.int32)
-        one = tl.full([ONES], 1, tl.int32) << (bit & 31).to(tl.int32)
-        word, ones = tl.associative_scan((word, one), 0, _join)
-        there = (i + 1 < nnz) & (tl.arange(0, ONES) + 1 < ONES)
-        after = tl.load(indices + i + 1, mask=there, other=0).to(tl.int64)
-        next_word = (start + (after >> low) + step * (i + 1)) >> 5
-        last = inside & (~there | (next_word != word))
-        tl.atomic_or(words + word, ones, mask=last, sem="relaxed")
+        p -= low_programs
+        _write_ones(indices, words, p, nnz, size, start, low, step)
 
 
 @kernel
@@ -206,9 +233,7 @@ def read(
     counters = cdiv(programs, GROUPS.value)
     room = counters * (GROUPS.value + 1) + 1
     scratch = torch.empty(room, dtype=torch.int32, device=device)
-    groups, totals, doubt = torch.split(
-        scratch, [counters * GROUPS.value, counters, 1]
-    )
+    groups, totals, doubt = torch.split(scratch, [counters * GROUPS.value, counters, 1])
     indices = torch.empty(nnz, dtype=index_dtype(size), device=device)
     counted = (words, start, len(words), groups, totals, doubt)
     _count[(counters,)](*counted, **EXACT)

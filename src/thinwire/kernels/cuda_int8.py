@@ -23,7 +23,9 @@ ROUNDER: Any = tl.constexpr(1.5 * 2**23)
 
 
 @kernel
-def _encode(values: tl.tensor, scales: tl.tensor, numbers: tl.tensor, nnz: tl.tensor) -> None:
+def _encode(
+    values: tl.tensor, scales: tl.tensor, numbers: tl.tensor, nnz: tl.tensor
+) -> None:
     b = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
     i = b[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     word = tl.load(values + i, mask=i < nnz, other=0)

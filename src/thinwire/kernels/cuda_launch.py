@@ -34,7 +34,7 @@ def company(device: torch.device) -> int:
     """How many programs of a launch may wait for each other: one, if interpreted."""
     if device.type != "cuda":
         return 1
-    return 4 * int(torch.cuda.get_device_properties(device).multi_processor_count)
+    return 2 * int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def cdiv(a: int, b: int) -> int:
@@ -56,7 +56,9 @@ def magnitude(value: tl.tensor) -> Any:
 
 
 @kernel
-def position(j: tl.tensor, start: tl.tensor, stride: tl.tensor, chunk: tl.constexpr) -> Any:
+def position(
+    j: tl.tensor, start: tl.tensor, stride: tl.tensor, chunk: tl.constexpr
+) -> Any:
     """Where elements of a block lie in the vector; a chunk of 0 is the whole block."""
     if chunk == 0:
         p = start + j.to(tl.int64)

@@ -31,7 +31,11 @@ ENTRIES: Any = tl.constexpr(512)
 
 @kernel
 def _rank(
-    items: tl.tensor, wanted: tl.tensor, low: tl.tensor, high: tl.tensor, turns: tl.tensor
+    items: tl.tensor,
+    wanted: tl.tensor,
+    low: tl.tensor,
+    high: tl.tensor,
+    turns: tl.tensor,
 ) -> Any:
     """How far from the beginning the first item is that is not below `wanted`."""
     for _ in range(turns):
@@ -123,9 +127,7 @@ def merge_add(
     return indices[places], values[places]
 
 
-def merge_split(
-    left: Sparse, right: Sparse, k: int
-) -> tuple[Sparse, Sparse]:
+def merge_split(left: Sparse, right: Sparse, k: int) -> tuple[Sparse, Sparse]:
     nnz = len(left[0]) + len(right[0])
     merged = _merged(*left, *right)
     if k == nnz:

@@ -61,8 +61,8 @@ class Room:
         self.groups = cdiv(self.tiles, cuda_choose.GROUP.value)
         self.families = cdiv(self.groups, cuda_choose.FAMILY.value)
         self.words = cuda_choose.COUNTS.value + 2 * self.families
-        most = max(self.counts)
-        self.room = int(most * (1 + SPARE)) + SPARE_COUNT
+        self.most = max(self.counts)
+        self.room = int(self.most * (1 + SPARE)) + SPARE_COUNT
         self.rows = _sample_rows(longest, len(self.blocks))
         self.cold = True
         self._allocate()
@@ -85,14 +85,12 @@ class Room:
         self.listed = torch.empty(number * self.tiles, **wide)
         self.group_counts = torch.empty(number * self.groups, **wide)
         self.found = torch.empty(number * self.room, **wide)
-        self.given = torch.empty(
-            number * self.tiles, dtype=torch.int32, device=device
-        )
+        self.given = torch.empty(number * self.tiles, dtype=torch.int32, device=device)
         self.table = _geometry(self.blocks, device)
 
-    def serves(self, numbers: Sequence[int], counts: Sequence[int]) -> bool:
-        """Whether the lists have room for so many elements of these blocks."""
-        return max(counts) <= max(self.counts)
+    def serves(self, device: torch.device, counts: Sequence[int]) -> bool:
+        """Whether the lists are on this device and have room for so many elements."""
+        return self.device == device and max(counts) <= self.most
 
     def mark(
         self,
@@ -165,8 +163,6 @@ class Room:
             *given, indices, values, most_families=families, **EXACT
         )
         self._dense(x, rows, len(counts), (indices, values), asked=True)
-        for number, count in zip(numbers, counts, strict=True):
-            self.counts[number] = count
         self.cold = self.cold and len(numbers) < len(self.blocks)
         return list(
             zip(indices.split(list(counts)), values.split(list(counts)), strict=True)

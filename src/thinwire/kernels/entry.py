@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
+from importlib.util import find_spec
 from time import perf_counter
 from types import ModuleType
 
@@ -44,7 +46,11 @@ def by_reference() -> Iterator[None]:
 
 def backend(tensor: Tensor) -> ModuleType:
     """The primitives for a tensor's device."""
-    return processor() if tensor.device.type == "cpu" else _reference()
+    if tensor.device.type == "cpu":
+        return processor()
+    if tensor.device.type == "cuda" and not _by_reference.get():
+        return _accelerator()
+    return _reference()
 
 
 def processor() -> ModuleType:
@@ -54,6 +60,16 @@ def processor() -> ModuleType:
     from thinwire.kernels import cpu
 
     return cpu
+
+
+@cache
+def _accelerator() -> ModuleType:
+    """Kernels in Triton, which comes with torch for CUDA, as a rule."""
+    if find_spec("triton") is None:
+        return _reference()
+    from thinwire.kernels import cuda
+
+    return cuda
 
 
 def _reference() -> ModuleType:

@@ -89,6 +89,15 @@ def select(
     return _index_dtype(indices, block.length), values[indices]
 
 
+def select_each(
+    x: Tensor, counts: Sequence[int], *, marker: Marker, numbers: Sequence[int]
+) -> list[Sparse]:
+    return [
+        select(x, k, block=marker.blocks[number], marker=marker, number=number)
+        for k, number in zip(counts, numbers, strict=True)
+    ]
+
+
 def merge_add(
     left: Tensor, left_values: Tensor, right: Tensor, right_values: Tensor
 ) -> Sparse:
@@ -106,6 +115,10 @@ def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
     order = by_magnitude(values)
     kept, dropped = order[:k].sort().values, order[k:].sort().values
     return (indices[kept], values[kept]), (indices[dropped], values[dropped])
+
+
+def merge_split(left: Sparse, right: Sparse, k: int) -> tuple[Sparse, Sparse]:
+    return split(*merge_add(*left, *right), k)
 
 
 def gather(x: Tensor, indices: Tensor, *, block: Block) -> Tensor:
@@ -130,12 +143,24 @@ def subtract_at_(x: Tensor, indices: Tensor, values: Tensor, *, block: Block) ->
     x[positions(indices, block)] -= values
 
 
+def leave_at_(
+    x: Tensor, indices: Tensor, held: Tensor, sent: Tensor, *, block: Block
+) -> None:
+    x[positions(indices, block)] = held - sent
+
+
 def scatter_(
     out: Tensor, indices: Tensor, values: Tensor, *, block: Block, divisor: float
 ) -> None:
     # A tensor, because CUDA multiplies by the reciprocal of a number.
     quotient = values / torch.tensor(divisor, dtype=values.dtype, device=values.device)
     out[positions(indices, block)] = quotient.to(out.dtype)
+
+
+def write_mean_(out: Tensor, indices: Tensor, values: Tensor, *, ranks: int) -> None:
+    out.zero_()
+    block = Block.whole(out.numel())
+    scatter_(out, indices, values, block=block, divisor=float(ranks))
 
 
 def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
