@@ -379,7 +379,7 @@ def check_hard_cases() -> None:
                 found = kernels.select_each(y, [count] * len(cut), marker=marker)
                 for block, (indices, values) in zip(cut, found, strict=True):
                     wanted = reference.select(
-                        x, count, block=block, marker=None, number=0
+                        y, count, block=block, marker=None, number=0
                     )
                     same = torch.equal(indices, wanted[0]), torch.equal(
                         values.view(torch.int32), wanted[1].view(torch.int32)

@@ -87,7 +87,6 @@ def partition(
     other_values: tl.tensor,
     chunk: tl.constexpr,
     one: tl.constexpr,
-    aligned: tl.constexpr,
     asked: tl.constexpr,
     splitting: tl.constexpr,
     holes: tl.constexpr,
@@ -111,7 +110,7 @@ def partition(
         if asked:
             wanted = tl.load(state + q * STATE + DENSE) == 1
         if wanted:
-            begin, size = extent(table, q, start, length, one, aligned)
+            begin, size = extent(table, q, start, length, one)
             spans = tl.cdiv(size, SPAN)
             each = tl.cdiv(spans, programs)
             low, high = me * each, tl.minimum((me + 1) * each, spans)

@@ -46,13 +46,10 @@ def extent(
     start: tl.tensor,
     length: tl.tensor,
     one: tl.constexpr,
-    aligned: tl.constexpr,
 ) -> Any:
     """Where a block begins, and its length: as given if there is one block only."""
     if not one:
         start = tl.load(table + 2 * q)
-        if aligned:
-            start = tl.multiple_of(start, 16)
         length = tl.load(table + 2 * q + 1).to(tl.int32)
     return start, length
 
@@ -75,7 +72,6 @@ def sample(
     rows: tl.tensor,
     chunk: tl.constexpr,
     one: tl.constexpr,
-    aligned: tl.constexpr,
     reading: tl.constexpr,
     cold: tl.constexpr,
     height: tl.constexpr,
@@ -88,7 +84,7 @@ def sample(
     q = tl.program_id(1) + first
     programs = tl.num_programs(0)
     row = tl.program_id(0) * height + tl.arange(0, height)
-    start, length = extent(table, q, start, length, one, aligned)
+    start, length = extent(table, q, start, length, one)
     spacing = length // rows
     j = (row * spacing)[:, None] + tl.arange(0, NEIGHBOURS)[None, :]
     inside = (row < rows)[:, None] & (j < length)
@@ -129,6 +125,28 @@ def sample(
 
 
 @kernel
+def _sum(
+    x: tl.tensor,
+    grad: tl.tensor,
+    scale: tl.tensor,
+    inside: tl.tensor,
+    reading: tl.constexpr,
+    scaled: tl.constexpr,
+    zeroing: tl.constexpr,
+) -> Any:
+    """What a tile of the vector is, or becomes; zero outside of it."""
+    value = tl.load(x, mask=inside, other=None if inside is None else 0.0)
+    if not reading:
+        other = None if inside is None else 0.0
+        addend = tl.load(grad, mask=inside, other=other).to(tl.float32)
+        value = (value * scale if scaled else value) + addend
+        tl.store(x, value, mask=inside)
+        if zeroing:
+            tl.store(grad, tl.zeros([TILE], grad.dtype.element_ty), mask=inside)
+    return value
+
+
+@kernel
 def accumulate_and_list(
     x: tl.tensor,
     grad: tl.tensor,
@@ -159,24 +177,24 @@ def accumulate_and_list(
     t = tl.program_id(0)
     q = t * 0 if one else first + t // tiles
     tile = t if one else t % tiles
-    start, length = extent(table, q, start, length, one, aligned)
+    start, length = extent(table, q, start, length, one)
     j = tile * TILE + tl.arange(0, TILE)
     inside = j < length
     if running:
         # A tile is one run of neighbours, wherever it lies.
         base = position(tile * TILE, start, stride, chunk)
+        if aligned:
+            base = tl.multiple_of(base, 16)
         x += base
         grad += base
         p = tl.arange(0, TILE)
     else:
         p = position(j, start, stride, chunk)
-    value = tl.load(x + p, mask=inside, other=0.0)
-    if not reading:
-        addend = tl.load(grad + p, mask=inside, other=0.0).to(tl.float32)
-        value = (value * scale if scaled else value) + addend
-        tl.store(x + p, value, mask=inside)
-        if zeroing:
-            tl.store(grad + p, tl.zeros([TILE], grad.dtype.element_ty), mask=inside)
+    # A mask of which nothing is known would keep loads from being four elements wide.
+    if (tile + 1) * TILE <= length:
+        value = _sum(x + p, grad + p, scale, None, reading, scaled, zeroing)
+    else:
+        value = _sum(x + p, grad + p, scale, inside, reading, scaled, zeroing)
     threshold = tl.load(state + q * STATE + THRESHOLD)
     candidate = (magnitude(value) >= threshold) & inside
     marks = candidate.to(tl.int32)
@@ -206,11 +224,8 @@ def accumulate(
     """`x = x * scale + grad` for a tile, and nothing else."""
     base = tl.program_id(0).to(tl.int64) * TILE
     lane = tl.arange(0, TILE)
-    inside = lane < size - base
-    value = tl.load(x + base + lane, mask=inside)
-    addend = tl.load(grad + base + lane, mask=inside).to(tl.float32)
-    value = (value * scale if scaled else value) + addend
-    tl.store(x + base + lane, value, mask=inside)
-    if zeroing:
-        zeros = tl.zeros([TILE], grad.dtype.element_ty)
-        tl.store(grad + base + lane, zeros, mask=inside)
+    if base + TILE <= size:
+        _sum(x + base + lane, grad + base + lane, scale, None, False, scaled, zeroing)
+    else:
+        inside = lane < size - base
+        _sum(x + base + lane, grad + base + lane, scale, inside, False, scaled, zeroing)

@@ -55,8 +55,8 @@ class Room:
         contiguous = all(block.contiguous for block in self.blocks)
         self.chunk = 0 if contiguous else first.chunk
         self.stride = first.stride
-        aligned = all(block.start % 16 == 0 for block in self.blocks)
-        self.form = {"chunk": self.chunk, "one": self.one, "aligned": aligned}
+        self.aligned = all(block.start % 16 == 0 for block in self.blocks)
+        self.form = {"chunk": self.chunk, "one": self.one}
         self.tiles = max(cdiv(longest, cuda_mark.TILE.value), 1)
         self.groups = cdiv(self.tiles, cuda_choose.GROUP.value)
         self.families = cdiv(self.groups, cuda_choose.FAMILY.value)
@@ -138,6 +138,7 @@ class Room:
             **form,
             scaled=scale != 1.0,
             zeroing=zeroing,
+            aligned=self.aligned,
             running=self.chunk % cuda_mark.TILE.value == 0,
             num_warps=2,
             **EXACT,
@@ -219,7 +220,6 @@ def select_densely(x: Tensor, k: int, block: Block) -> Sparse:
         values,
         chunk=0 if block.contiguous else block.chunk,
         one=True,
-        aligned=False,
         asked=False,
         splitting=False,
         holes=False,
@@ -255,7 +255,6 @@ def split_list(
         *dropped,
         chunk=0,
         one=True,
-        aligned=False,
         asked=False,
         splitting=True,
         holes=holes,
