@@ -2,8 +2,7 @@
 
     python benchmarks/kernels_gpu.py --sizes 25 100 350 --densities 0.01 0.001
 
-A step is `accumulate_` without the zeroing of the gradient, `select`, and `leave_at_`,
-captured in a CUDA graph and replayed on fresh gradients (Laplace, each run of 65 536
+A step is `accumulate_` without the zeroing of the gradient, and `take_each`, captured in a CUDA graph and replayed on fresh gradients (Laplace, each run of 65 536
 elements with a scale of its own, lognormal), after so many steps of error feedback that
 the residual is steady. Before every replay 256 MB are overwritten, so the cache is
 cold. The floor is 12 bytes per element at the bandwidth of a copy in the same run. The
@@ -83,7 +82,7 @@ class Step:
     def __init__(self, size: int, density: float, blocks: int = 1) -> None:
         whole = (Block.whole(size),)
         cut = kernels.interleaved_blocks(size, blocks, CHUNK)
-        self.marker = Marker(whole if blocks == 1 else cut)
+        self.marker = Marker(whole if blocks == 1 else cut, lending=True)
         self.counts = [int(b.length * density) for b in self.marker.blocks]
         self.x = torch.zeros(size, device="cuda")
         self.grad = torch.zeros(size, device="cuda")
@@ -101,11 +100,10 @@ class Step:
             marker=self.marker,
             zeroing=self.zeroing,
         )
-        self.chosen = kernels.select_each(self.x, self.counts, marker=self.marker)
-        for block, (indices, values) in zip(
-            self.marker.blocks, self.chosen, strict=True
-        ):
-            kernels.leave_at_(self.x, indices, values, values, block=block)
+        if self.marker.lending:
+            self.chosen = kernels.take_each(self.x, self.counts, marker=self.marker)
+        else:
+            self.select_then_leave()
         if self.encoding:
             self.packet = []
             for block, (indices, values) in zip(
@@ -114,6 +112,13 @@ class Step:
                 low = low_bits(block.length, len(indices))
                 packed = kernels.encode_elias_fano(indices, block.length, low)
                 self.packet += [packed, kernels.to_bfloat16(values)]
+
+    def select_then_leave(self) -> None:
+        self.chosen = kernels.select_each(self.x, self.counts, marker=self.marker)
+        for block, (indices, values) in zip(
+            self.marker.blocks, self.chosen, strict=True
+        ):
+            kernels.leave_at_(self.x, indices, values, values, block=block)
 
     def candidates(self) -> list[int]:
         state = self.marker.scratch.state.view(-1, cuda_mark.STATE.value)
@@ -238,6 +243,11 @@ def extras(
     step.encoding = False
     eager = timed(step.run, options.repeats, prepare)
     print(f"  eager {eager}, x{eager.median / floor:.3f}")
+    step.marker.lending = False
+    step.run()
+    keeping = timed(captured(step.run), options.repeats, prepare)
+    print(f"  select, then leave_at_ {keeping}, x{keeping.median / floor:.3f}")
+    step.marker.lending = True
     step.zeroing = True
     step.run()
     zeroing = timed(captured(step.run), options.repeats, prepare)
@@ -259,10 +269,12 @@ def extras(
     decoding = in_a_row(decode)
     verdict = judge(f"decoding, {millions} M", decoding.median, DECODING[millions])
     print(f"  decoding a packet {decoding} {verdict}")
-    writing = timed(
-        lambda: kernels.write_mean_(step.grad, indices, values, ranks=4),
-        options.repeats,
-    )
+
+    def write() -> None:
+        kernels.write_mean_(step.grad, indices, values, ranks=4)
+
+    write()
+    writing = timed(captured(write), options.repeats)
     print(f"  writing the mean {writing}")
 
 
@@ -381,8 +393,11 @@ def check_hard_cases() -> None:
                     wanted = reference.select(
                         y, count, block=block, marker=None, number=0
                     )
-                    same = torch.equal(indices, wanted[0]), torch.equal(
-                        values.view(torch.int32), wanted[1].view(torch.int32)
+                    same = (
+                        torch.equal(indices, wanted[0]),
+                        torch.equal(
+                            values.view(torch.int32), wanted[1].view(torch.int32)
+                        ),
                     )
                     assert all(same), (name, count, block)
     print("hard cases agree with the reference, bit for bit")
@@ -413,7 +428,9 @@ def main() -> None:
         measure_busy(options)
         measure_blocks(one, options)
     measure_merges()
-    print("\n" + ("missed:\n  " + "\n  ".join(missed) if missed else "every aim is met"))
+    print(
+        "\n" + ("missed:\n  " + "\n  ".join(missed) if missed else "every aim is met")
+    )
 
 
 if __name__ == "__main__":

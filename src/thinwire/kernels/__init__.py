@@ -55,6 +55,7 @@ from thinwire.kernels.vectors import (
     split,
     strictly_increasing,
     subtract_at_,
+    take_each,
     write_mean_,
 )
 
@@ -105,6 +106,7 @@ __all__ = [
     "split",
     "strictly_increasing",
     "subtract_at_",
+    "take_each",
     "to_bfloat16",
     "to_float16",
     "unpack_bits",

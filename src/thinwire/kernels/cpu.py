@@ -134,6 +134,15 @@ def select_each(
     ]
 
 
+def take_each(
+    x: Tensor, counts: Sequence[int], *, marker: Marker, numbers: Sequence[int]
+) -> list[Sparse]:
+    taken = select_each(x, counts, marker=marker, numbers=numbers)
+    for number, (indices, values) in zip(numbers, taken, strict=True):
+        subtract_at_(x, indices, values, block=marker.blocks[number])
+    return taken
+
+
 def _marks(marker: Marker, number: int) -> Marks:
     words = _array(marker.bitmap)[marker.offsets[number] : marker.offsets[number + 1]]
     known = marker.valid[number]

@@ -64,7 +64,8 @@ def accumulate_(
     given = grad.detach().contiguous().view(-1)
     vector = flat(x)
     if room is not None:
-        room.mark(vector, given, scale=scale, zeroing=zeroing)
+        lending = marker is not None and marker.lending
+        room.mark(vector, given, scale=scale, zeroing=zeroing, lending=lending)
     elif grad.numel():
         cuda_mark.accumulate[(cdiv(grad.numel(), cuda_mark.TILE.value),)](
             vector[offset:end],
@@ -87,6 +88,8 @@ def _marking(marker: Marker, x: Tensor, *, whole: bool) -> Room | None:
     """
     marker.forget()
     room = marker.scratch
+    if isinstance(room, Room):
+        room.restore(flat(x), sorted(room.lent))
     if not whole or not isinstance(room, Room) or room.device != x.device:
         return None
     if not marker.describes(x.numel()) or min(room.counts) == 0:
@@ -106,8 +109,7 @@ def select(
     if block.length > LONGEST:
         return reference.select(x, k, block=block, marker=None, number=0)
     if k == 0 or not lists_candidates(block.length, k):
-        if marker is not None:
-            marker.spend(number)
+        _give_back(marker, vector, number)
         if k == 0:
             return x.new_empty(0, dtype=torch.int32), x.new_empty(0)
         return select_densely(vector, k, block)
@@ -115,27 +117,45 @@ def select(
         room = Room((block,), (k,), x.device)
         room.mark(vector)
         return room.choose(vector, (0,), (k,))[0]
-    return _select_listed(x, (k,), marker, (number,))[0]
+    return _select_listed(x, (k,), marker, (number,), removing=False)[0]
 
 
 def select_each(
     x: Tensor, counts: Sequence[int], *, marker: Marker, numbers: Sequence[int]
 ) -> list[Sparse]:
     blocks = [marker.blocks[number] for number in numbers]
-    lengths = [block.length for block in blocks]
-    if all(map(lists_candidates, lengths, counts)):
-        return _select_listed(x, counts, marker, numbers)
+    if all(lists_candidates(b.length, k) for b, k in zip(blocks, counts, strict=True)):
+        return _select_listed(x, counts, marker, numbers, removing=False)
     return [
         select(x, k, block=block, marker=marker, number=number)
         for k, block, number in zip(counts, blocks, numbers, strict=True)
     ]
 
 
+def take_each(
+    x: Tensor, counts: Sequence[int], *, marker: Marker, numbers: Sequence[int]
+) -> list[Sparse]:
+    blocks = [marker.blocks[number] for number in numbers]
+    if all(lists_candidates(b.length, k) for b, k in zip(blocks, counts, strict=True)):
+        return _select_listed(x, counts, marker, numbers, removing=True)
+    taken = select_each(x, counts, marker=marker, numbers=numbers)
+    for block, (indices, values) in zip(blocks, taken, strict=True):
+        leave_at_(x, indices, values, values, block=block)
+    return taken
+
+
 def _select_listed(
-    x: Tensor, counts: Sequence[int], marker: Marker, numbers: Sequence[int]
+    x: Tensor,
+    counts: Sequence[int],
+    marker: Marker,
+    numbers: Sequence[int],
+    *,
+    removing: bool,
 ) -> list[Sparse]:
     room = marker.scratch
     if not isinstance(room, Room) or not room.serves(x.device, counts):
+        if isinstance(room, Room):
+            room.restore(flat(x), sorted(room.lent))
         wanted = [1] * len(marker.blocks)
         for number, count in zip(numbers, counts, strict=True):
             wanted[number] = count
@@ -152,7 +172,7 @@ def _select_listed(
         marker.spend(number)
     for low, high in _runs(unmarked):
         room.mark(vector, numbers=(low, high))
-    return room.choose(vector, numbers, counts)
+    return room.choose(vector, numbers, counts, removing=removing)
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
@@ -164,6 +184,15 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
         else:
             runs.append((number, number + 1))
     return runs
+
+
+def _give_back(marker: Marker | None, vector: Tensor, number: int) -> None:
+    """Forget the candidates of a block; those that were lent return to the vector."""
+    if marker is None:
+        return
+    marker.spend(number)
+    if isinstance(marker.scratch, Room) and number in marker.scratch.lent:
+        marker.scratch.restore(vector, (number,))
 
 
 def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
@@ -183,9 +212,8 @@ def add_at_(
     marker: Marker | None,
     number: int,
 ) -> None:
-    if marker is not None:
-        # A list of candidates is not added to: the block is read once more instead.
-        marker.spend(number)
+    # A list of candidates is not added to: the block is read once more instead.
+    _give_back(marker, flat(x), number)
     cuda_elements.add(x, indices, values, block)
 
 

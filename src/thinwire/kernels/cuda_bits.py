@@ -22,18 +22,21 @@ SPAN: Any = tl.constexpr(512)
 def packed_word(
     values: tl.tensor, w: tl.tensor, count: tl.tensor, width: tl.constexpr
 ) -> Any:
-    """Word `w` of the packed values, in the low half."""
-    bit = w.to(tl.int64) * 32
+    """Word `w` of the packed values, in the low half.
+
+    In the type of `w`: 32 bits will do where all bits can be numbered by them.
+    """
+    bit = w * 32
     first = bit // width
-    word = tl.zeros(w.shape, tl.int64)
+    word = tl.zeros_like(w)
     for e in tl.static_range(32 // width + 2):
         i = first + e
         at = i * width - bit
         value = tl.load(values + i, mask=(i < count) & (at < 32), other=0)
-        value = value.to(tl.int64) & ((1 << width) - 1)
+        value = value.to(w.dtype) & ((1 << width) - 1)
         # A number may begin before the word, by less than its width.
         back = tl.where(at < 0, -at, 0)
-        ahead = tl.where(at < 0, 0, tl.minimum(at, 32))
+        ahead = tl.where(at < 0, 0, tl.minimum(at, 31))
         word |= (value >> back) << ahead
     return word
 
@@ -43,8 +46,8 @@ def unpacked(
     words: tl.tensor, i: tl.tensor, inside: tl.tensor, width: tl.constexpr
 ) -> Any:
     """Number `i` of those packed in `width` bits, at most 32."""
-    bit = i.to(tl.int64) * width
-    w, shift = bit >> 5, bit & 31
+    bit = i * width
+    w, shift = bit >> 5, (bit & 31).to(tl.int64)
     low = tl.load(words + w, mask=inside, other=0).to(tl.int64) & 0xFFFFFFFF
     more = inside & (shift + width > 32)
     high = tl.load(words + w + 1, mask=more, other=0).to(tl.int64)
@@ -55,9 +58,9 @@ def unpacked(
 def _pack(
     values: tl.tensor, words: tl.tensor, count: tl.tensor, width: tl.constexpr
 ) -> None:
-    w = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
+    w = tl.program_id(0).to(tl.int64) * SPAN + tl.arange(0, SPAN)
     word = packed_word(values, w, count, width)
-    inside = (w.to(tl.int64) * 32) // width < count
+    inside = (w * 32) // width < count
     tl.store(words + w, word.to(tl.int32), mask=inside)
 
 
@@ -65,7 +68,7 @@ def _pack(
 def _unpack(
     words: tl.tensor, values: tl.tensor, count: tl.tensor, width: tl.constexpr
 ) -> None:
-    i = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
+    i = tl.program_id(0).to(tl.int64) * SPAN + tl.arange(0, SPAN)
     inside = i < count
     tl.store(values + i, unpacked(words, i, inside, width), mask=inside)
 

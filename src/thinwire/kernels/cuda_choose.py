@@ -2,9 +2,11 @@
 """The k largest of listed candidates, exactly, in four launches that never sort.
 
 Candidates are counted in 256 bins from the threshold on, each 0.2 % wide; those of the
-bin that holds the k-th largest are counted again, one count per magnitude. Then tiles
-count what they give, and write it behind what the tiles before them give: ascending,
-because tiles are, and so the first ones of equal magnitude have the smaller index.
+bin that holds the k-th largest are counted again, one count per magnitude. Meanwhile
+tiles are put in order: their counts, added up, tell where the candidates of each belong
+in an ascending list. In that list batches count what they give, and write it behind
+what the batches before them give: the first ones of equal magnitude have the smaller
+index.
 
 Where the candidates do not tell the answer (fewer than k, more than there was room for,
 or the k-th far above the threshold) the block is left to `cuda_dense`. No launch waits
@@ -15,11 +17,12 @@ from typing import Any
 
 import triton.language as tl
 
-from thinwire.kernels.cuda_launch import arrive, kernel, reach
+from thinwire.kernels.cuda_launch import arrive, kernel, position, reach
 from thinwire.kernels.cuda_mark import (
     BINS,
     COARSE,
     COUNT,
+    CROWD,
     DENSE,
     KTH,
     OCTAVE,
@@ -28,7 +31,9 @@ from thinwire.kernels.cuda_mark import (
     THRESHOLD,
     TICKETS,
     TIES,
+    TILE,
     WINDOW,
+    extent,
 )
 
 # Bits of a magnitude that a coarse bin does not tell; half of them are counted first.
@@ -39,15 +44,13 @@ HALF: Any = tl.constexpr(128)
 # Counts of a block: coarse bins, halves, and every magnitude of one coarse bin.
 HALVES: Any = tl.constexpr(256)
 EVERY: Any = tl.constexpr(256 + 128)
+# Behind them, the candidates of every thousand tiles.
 COUNTS: Any = tl.constexpr(256 + 128 + (1 << 14))
 
-# Candidates of a program that counts.
+# Candidates of a program, and tiles of one that puts tiles in order.
 BATCH: Any = tl.constexpr(2048)
-# Tiles of a program that writes, and candidates of each that it looks at in one go.
-GROUP: Any = tl.constexpr(32)
-ACROSS: Any = tl.constexpr(32)
-# Groups whose counts are also added up.
-FAMILY: Any = tl.constexpr(64)
+# Of a batch: batches whose counts are read at once.
+MANY: Any = tl.constexpr(1024)
 
 
 @kernel
@@ -55,7 +58,29 @@ def _batch(found: tl.tensor, q: tl.tensor, room: tl.tensor, count: tl.tensor) ->
     i = tl.program_id(0) * BATCH + tl.arange(0, BATCH)
     inside = i < count
     entry = tl.load(found + q.to(tl.int64) * room + i, mask=inside, other=0)
-    return entry.to(tl.int32) & 0x7FFFFFFF, inside
+    return i, entry, inside
+
+
+@kernel
+def _order(
+    g: tl.tensor,
+    q: tl.tensor,
+    listed: tl.tensor,
+    shifts: tl.tensor,
+    tiles: tl.tensor,
+    crowds: tl.tensor,
+) -> None:
+    """How far the candidates of each tile lie from where ascending order has them."""
+    t = g * CROWD + tl.arange(0, CROWD)
+    before = tl.zeros([CROWD], tl.int32)
+    for first in range(0, g, CROWD):
+        other = first + tl.arange(0, CROWD)
+        before += tl.load(crowds + other, mask=other < g, other=0)
+    at = q.to(tl.int64) * tiles + t
+    entry = tl.load(listed + at, mask=t < tiles, other=0)
+    size = entry.to(tl.int32)
+    place = tl.sum(before) + tl.cumsum(size) - size
+    tl.store(shifts + at, place - (entry >> 32).to(tl.int32), mask=t < tiles)
 
 
 @kernel
@@ -66,27 +91,42 @@ def count_coarse(
     room: tl.tensor,
     cleared: tl.tensor,
     words: tl.tensor,
+    listed: tl.tensor,
+    shifts: tl.tensor,
+    tiles: tl.tensor,
+    batches: tl.tensor,
 ) -> None:
-    """Find the bin that holds the k-th largest, or say that there is none."""
+    """Find the bin that holds the k-th largest, or say that there is none.
+
+    Programs beyond the last batch put tiles in order.
+    """
     row = rows + 3 * tl.program_id(1)
     q, k = tl.load(row).to(tl.int32), tl.load(row + 1).to(tl.int32)
     own = state + q * STATE
     count, low = tl.load(own + COUNT), tl.load(own + THRESHOLD)
     counts = cleared + q.to(tl.int64) * words
-    every = tl.arange(0, BINS)
-    enough = (count >= k) & (count <= room)
-    if enough & (tl.program_id(0) * BATCH < count):
-        key, inside = _batch(found, q, room, count)
-        bins = tl.minimum(key - low >> FINE_BITS, BINS - 1)
-        some = tl.histogram(bins, BINS, mask=inside)
-        tl.atomic_add(counts + every, some, mask=some > 0, sem="relaxed")
-    if arrive(own + TICKETS + 1) == tl.num_programs(0) - 1:
-        some = tl.load(counts + every, cache_modifier=".cg")
-        b, rest = reach(some, k, BINS)
-        tl.store(own + COARSE, b)
-        tl.store(own + REST, rest)
-        # The last bin has no upper end.
-        tl.store(own + DENSE, 1 - (enough & (b < BINS - 1)).to(tl.int32))
+    p = tl.program_id(0)
+    if p >= batches:
+        _order(p - batches, q, listed, shifts, tiles, counts + COUNTS)
+    else:
+        every = tl.arange(0, BINS)
+        enough = (count >= k) & (count <= room)
+        if enough & (p * BATCH < count):
+            _, entry, inside = _batch(found, q, room, count)
+            above = (entry.to(tl.int32) & 0x7FFFFFFF) - low
+            # Most are beyond the bins, and need not be counted one by one.
+            near = inside & (above < ((BINS - 1) << FINE_BITS))
+            some = tl.histogram(above >> FINE_BITS, BINS, mask=near)
+            beyond = tl.sum((inside & ~near).to(tl.int32))
+            some += tl.where(every == BINS - 1, beyond, 0)
+            tl.atomic_add(counts + every, some, mask=some > 0, sem="relaxed")
+        if arrive(own + TICKETS + 1) == batches - 1:
+            some = tl.load(counts + every, cache_modifier=".cg")
+            b, rest = reach(some, k, BINS)
+            tl.store(own + COARSE, b)
+            tl.store(own + REST, rest)
+            # The last bin has no upper end.
+            tl.store(own + DENSE, 1 - (enough & (b < BINS - 1)).to(tl.int32))
 
 
 @kernel
@@ -97,8 +137,14 @@ def count_fine(
     room: tl.tensor,
     cleared: tl.tensor,
     words: tl.tensor,
+    shifts: tl.tensor,
+    ordered: tl.tensor,
+    tiles: tl.tensor,
 ) -> None:
-    """Find the k-th largest, and how many of exactly its magnitude to take."""
+    """Find the k-th largest, and how many of exactly its magnitude to take.
+
+    On the way candidates are copied to where ascending order has them.
+    """
     q = tl.load(rows + 3 * tl.program_id(1)).to(tl.int32)
     own = state + q * STATE
     if tl.load(own + DENSE) == 0:
@@ -106,8 +152,11 @@ def count_fine(
         b = tl.load(own + COARSE)
         counts = cleared + q.to(tl.int64) * words
         if tl.program_id(0) * BATCH < count:
-            key, inside = _batch(found, q, room, count)
-            above = key - low
+            i, entry, inside = _batch(found, q, room, count)
+            tile = (entry >> 32).to(tl.int32) // TILE
+            shift = tl.load(shifts + q.to(tl.int64) * tiles + tile, mask=inside)
+            tl.store(ordered + q.to(tl.int64) * room + i + shift, entry, mask=inside)
+            above = (entry.to(tl.int32) & 0x7FFFFFFF) - low
             inside = inside & (above >> FINE_BITS == b)
             above = above & FINE_MASK
             half = counts + HALVES + (above >> HALF_BITS)
@@ -126,115 +175,106 @@ def count_fine(
 
 
 @kernel
-def _segments(
-    listed: tl.tensor, found: tl.tensor, q: tl.tensor, room: tl.tensor, tiles: tl.tensor
-) -> Any:
-    """Where the candidates of a group's tiles begin, and how many there are."""
-    t = tl.program_id(0) * GROUP + tl.arange(0, GROUP)
-    entry = tl.load(listed + q.to(tl.int64) * tiles + t, mask=t < tiles, other=0)
-    return found + q.to(tl.int64) * room + (entry >> 32), entry.to(tl.int32)
-
-
-@kernel
-def _look(at: tl.tensor, first: tl.tensor, size: tl.tensor, kth: tl.tensor) -> Any:
-    """Some candidates of each tile: which are larger than the k-th, which equal."""
-    lane = first + tl.arange(0, ACROSS)
-    inside = lane[None, :] < size[:, None]
-    entry = tl.load(at[:, None] + lane[None, :], mask=inside, other=0)
+def _larger_and_equal(entry: tl.tensor, inside: tl.tensor, kth: tl.tensor) -> Any:
     key = entry.to(tl.int32) & 0x7FFFFFFF
-    return entry, inside & (key > kth), inside & (key == kth)
+    return inside & (key > kth), inside & (key == kth)
 
 
 @kernel
-def count_tiles(
+def count_given(
     rows: tl.tensor,
     state: tl.tensor,
-    listed: tl.tensor,
-    found: tl.tensor,
+    ordered: tl.tensor,
     room: tl.tensor,
-    tiles: tl.tensor,
     given: tl.tensor,
-    groups: tl.tensor,
-    cleared: tl.tensor,
-    words: tl.tensor,
 ) -> None:
-    """How many larger ones (high half) and equal ones each tile and group has."""
+    """How many larger ones (high half) and equal ones each batch has."""
     q = tl.load(rows + 3 * tl.program_id(1)).to(tl.int32)
     own = state + q * STATE
-    if tl.load(own + DENSE) == 0:
-        g = tl.program_id(0)
-        kth = tl.load(own + KTH)
-        at, size = _segments(listed, found, q, room, tiles)
-        most = tl.max(size)
-        counts = tl.zeros([GROUP], tl.int32)
-        for first in range(0, most, ACROSS):
-            _, larger, equal = _look(at, first, size, kth)
-            packed = (larger.to(tl.int32) << 16) + equal.to(tl.int32)
-            counts += tl.sum(packed, axis=1)
-        t = g * GROUP + tl.arange(0, GROUP)
-        tl.store(given + q.to(tl.int64) * tiles + t, counts, mask=t < tiles)
-        larger = tl.sum(counts >> 16).to(tl.int64)
-        total = (larger << 32) + tl.sum(counts & 0xFFFF)
-        each = tl.num_programs(0)
-        tl.store(groups + q.to(tl.int64) * each + g, total)
-        families = (cleared + q.to(tl.int64) * words + COUNTS).to(
-            tl.pointer_type(tl.int64), bitcast=True
-        )
-        tl.atomic_add(families + g // FAMILY, total, mask=total > 0, sem="relaxed")
+    count = tl.load(own + COUNT)
+    if (tl.load(own + DENSE) == 0) & (tl.program_id(0) * BATCH < count):
+        _, entry, inside = _batch(ordered, q, room, count)
+        larger, equal = _larger_and_equal(entry, inside, tl.load(own + KTH))
+        total = tl.sum((larger.to(tl.int32) << 16) + equal.to(tl.int32))
+        at = given + q * tl.num_programs(0) + tl.program_id(0)
+        tl.store(at, (total.to(tl.int64) >> 16 << 32) + (total & 0xFFFF))
 
 
 @kernel
 def write(
     rows: tl.tensor,
     state: tl.tensor,
-    listed: tl.tensor,
-    found: tl.tensor,
+    ordered: tl.tensor,
     room: tl.tensor,
-    tiles: tl.tensor,
     given: tl.tensor,
-    groups: tl.tensor,
-    cleared: tl.tensor,
-    words: tl.tensor,
     indices: tl.tensor,
     values: tl.tensor,
-    most_families: tl.constexpr,
+    x: tl.tensor,
+    table: tl.tensor,
+    start: tl.tensor,
+    stride: tl.tensor,
+    chunk: tl.constexpr,
+    one: tl.constexpr,
+    removing: tl.constexpr,
+    lent: tl.constexpr,
 ) -> None:
-    """Write what a group of tiles gives, behind what the groups before it give."""
+    """Write what a batch gives, behind what the batches before it give.
+
+    If `removing`, it leaves the vector; where candidates were `lent`, it has left, and
+    the others come back.
+    """
     row = rows + 3 * tl.program_id(1)
     q, out = tl.load(row).to(tl.int32), tl.load(row + 2)
     own = state + q * STATE
-    if tl.load(own + DENSE) == 0:
-        g = tl.program_id(0)
+    count = tl.load(own + COUNT)
+    p = tl.program_id(0)
+    if (tl.load(own + DENSE) == 0) & (p * BATCH < count):
         kth, ties = tl.load(own + KTH), tl.load(own + TIES)
-        at, size = _segments(listed, found, q, room, tiles)
-        family = g // FAMILY
-        families = (cleared + q.to(tl.int64) * words + COUNTS).to(
-            tl.pointer_type(tl.int64), bitcast=True
-        )
-        lane = tl.arange(0, most_families)
-        before = tl.sum(tl.load(families + lane, mask=lane < family, other=0))
-        sibling = family * FAMILY + tl.arange(0, FAMILY)
-        each = groups + q.to(tl.int64) * tl.num_programs(0) + sibling
-        before += tl.sum(tl.load(each, mask=sibling < g, other=0))
-        t = g * GROUP + tl.arange(0, GROUP)
-        mine = given + q.to(tl.int64) * tiles + t
-        counts = tl.load(mine, mask=t < tiles, other=0)
-        larger_before = (before >> 32).to(tl.int32)
-        larger_before += tl.cumsum(counts >> 16) - (counts >> 16)
-        equal_before = before.to(tl.int32)
-        equal_before += tl.cumsum(counts & 0xFFFF) - (counts & 0xFFFF)
-        most = tl.max(tl.where(counts > 0, size, 0))
-        for first in range(0, most, ACROSS):
-            entry, larger, equal = _look(at, first, size, kth)
-            packed = (larger.to(tl.int32) << 16) + equal.to(tl.int32)
-            rank = tl.cumsum(packed, axis=1) - packed
-            equals = equal_before[:, None] + (rank & 0xFFFF)
-            taken = tl.minimum(equals, ties)
-            to = out + larger_before[:, None] + (rank >> 16) + taken
-            selected = larger | (equal & (equals < ties))
-            value = entry.to(tl.int32).to(tl.float32, bitcast=True)
-            tl.store(indices + to, (entry >> 32).to(tl.int32), mask=selected)
-            tl.store(values + to, value, mask=selected)
-            found_here = tl.sum(packed, axis=1)
-            larger_before += found_here >> 16
-            equal_before += found_here & 0xFFFF
+        _, entry, inside = _batch(ordered, q, room, count)
+        sums = tl.zeros([MANY], tl.int64)
+        for first in range(0, p, MANY):
+            other = first + tl.arange(0, MANY)
+            at = given + q * tl.num_programs(0) + other
+            sums += tl.load(at, mask=other < p, other=0)
+        before = tl.sum(sums)
+        larger, equal = _larger_and_equal(entry, inside, kth)
+        packed = (larger.to(tl.int32) << 16) + equal.to(tl.int32)
+        rank = tl.cumsum(packed) - packed
+        equals = before.to(tl.int32) + (rank & 0xFFFF)
+        to = out + (before >> 32) + (rank >> 16) + tl.minimum(equals, ties)
+        selected = larger | (equal & (equals < ties))
+        value = entry.to(tl.int32).to(tl.float32, bitcast=True)
+        tl.store(indices + to, (entry >> 32).to(tl.int32), mask=selected)
+        tl.store(values + to, value, mask=selected)
+        if removing:
+            start, _ = extent(table, q, start, count, one)
+            j = (entry >> 32).to(tl.int32)
+            at = x + position(j, start, stride, chunk)
+            if lent:
+                tl.store(at, value, mask=inside & ~selected)
+            else:
+                tl.store(at, tl.zeros_like(value), mask=selected)
+
+
+@kernel
+def restore(
+    rows: tl.tensor,
+    state: tl.tensor,
+    found: tl.tensor,
+    room: tl.tensor,
+    x: tl.tensor,
+    table: tl.tensor,
+    start: tl.tensor,
+    stride: tl.tensor,
+    chunk: tl.constexpr,
+    one: tl.constexpr,
+) -> None:
+    """Put back candidates that were lent."""
+    q = tl.load(rows + 3 * tl.program_id(1)).to(tl.int32)
+    count = tl.minimum(tl.load(state + q * STATE + COUNT), room)
+    if tl.program_id(0) * BATCH < count:
+        _, entry, inside = _batch(found, q, room, count)
+        start, _ = extent(table, q, start, count, one)
+        at = x + position((entry >> 32).to(tl.int32), start, stride, chunk)
+        value = entry.to(tl.int32).to(tl.float32, bitcast=True)
+        tl.store(at, value, mask=inside)

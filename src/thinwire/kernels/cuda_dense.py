@@ -12,7 +12,7 @@ from typing import Any
 import triton.language as tl
 
 from thinwire.kernels.cuda_launch import kernel, magnitude, meet, position, reach
-from thinwire.kernels.cuda_mark import BINS, DENSE, OCTAVE, STATE, WINDOW, extent
+from thinwire.kernels.cuda_mark import BINS, COUNT, DENSE, OCTAVE, STATE, WINDOW, extent
 
 SPAN: Any = tl.constexpr(2048)
 # Words that the programs of a launch share: counts, and two counters to meet by. They
@@ -81,6 +81,8 @@ def partition(
     state: tl.tensor,
     shared: tl.tensor,
     parts: tl.tensor,
+    found: tl.tensor,
+    room: tl.tensor,
     indices: tl.tensor,
     values: tl.tensor,
     others: tl.tensor,
@@ -90,12 +92,15 @@ def partition(
     asked: tl.constexpr,
     splitting: tl.constexpr,
     holes: tl.constexpr,
+    removing: tl.constexpr,
+    lent: tl.constexpr,
 ) -> None:
     """Select from each of `count` blocks; if `asked`, from those whose state asks.
 
     Elements are written by number, or, if `splitting`, by their label, and those that
     are not selected are written too. With `holes`, an element that has a negative label
-    is none: its value is zero, and it is left over.
+    is none: its value is zero, and it is left over. If `removing`, zeros replace what
+    is selected. Candidates that were `lent` come back to the vector first.
     """
     programs = tl.num_programs(0)
     me = tl.program_id(0)
@@ -115,6 +120,20 @@ def partition(
             each = tl.cdiv(spans, programs)
             low, high = me * each, tl.minimum((me + 1) * each, spans)
             place = (begin, size, stride)
+            if lent:
+                listed = tl.minimum(tl.load(state + q * STATE + COUNT), room)
+                for i in range(me, tl.cdiv(listed, SPAN), programs):
+                    slot = i * SPAN + tl.arange(0, SPAN)
+                    there = slot < listed
+                    entry = tl.load(
+                        found + q.to(tl.int64) * room + slot, mask=there, other=0
+                    )
+                    j = (entry >> 32).to(tl.int32)
+                    back = entry.to(tl.int32).to(tl.float32, bitcast=True)
+                    at = x + position(j, begin, stride, chunk)
+                    tl.store(at, back, mask=there)
+                met += programs
+                meet(counter, met)
             kth, need = programs * 0, k
             kth, need = _digit(x, low, high, place, chunk, shared, met, kth, need, 0)
             kth, need = _digit(x, low, high, place, chunk, shared, met, kth, need, 1)
@@ -169,6 +188,9 @@ def partition(
                 kept = overs + tl.minimum(sames, need)
                 tl.store(indices + out + kept, label, mask=selected)
                 tl.store(values + out + kept, value, mask=selected)
+                if removing:
+                    at = x + position(j, begin, stride, chunk)
+                    tl.store(at, tl.zeros_like(value), mask=selected)
                 if splitting:
                     left = j - kept
                     tl.store(others + left, label, mask=inside & ~selected)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from thinwire.kernels import reference
 from thinwire.kernels.cuda_bits import as_words, packed_word, unpacked
-from thinwire.kernels.cuda_launch import EXACT, cdiv, flat, kernel
+from thinwire.kernels.cuda_launch import EXACT, LONGEST, cdiv, flat, kernel
 from thinwire.kernels.sections import check_length, index_dtype
 
 # Words of a program that writes low bits, and entries of one that writes ones.
@@ -47,9 +47,9 @@ def _write_lows(
     start: tl.tensor,
     low: tl.constexpr,
 ) -> None:
-    w = p * LOWS + tl.arange(0, LOWS)
+    w = p.to(start.dtype) * LOWS + tl.arange(0, LOWS)
     word = packed_word(indices, w, nnz, low).to(tl.int32)
-    end = (w.to(tl.int64) + 1) * 32
+    end = (w + 1) * 32
     tl.store(words + w, word, mask=end <= start)
     # The last word belongs to the ones as well.
     shared = (end > start) & (end < start + 32)
@@ -69,14 +69,14 @@ def _write_ones(
 ) -> None:
     i = p * ONES + tl.arange(0, ONES)
     inside = i < nnz
-    index = tl.load(indices + i, mask=inside, other=0).to(tl.int64)
+    index = tl.load(indices + i, mask=inside, other=0).to(start.dtype)
     inside = inside & (index >= 0) & (index < size)
     bit = start + (index >> low) + step * i
     word = tl.where(inside, bit >> 5, -1).to(tl.int32)
     one = tl.full([ONES], 1, tl.int32) << (bit & 31).to(tl.int32)
     word, ones = tl.associative_scan((word, one), 0, _join)
     there = (i + 1 < nnz) & (tl.arange(0, ONES) + 1 < ONES)
-    after = tl.load(indices + i + 1, mask=there, other=0).to(tl.int64)
+    after = tl.load(indices + i + 1, mask=there, other=0).to(start.dtype)
     next_word = (start + (after >> low) + step * (i + 1)) >> 5
     last = inside & (~there | (next_word != word))
     tl.atomic_or(words + word, ones, mask=last, sem="relaxed")
@@ -91,9 +91,10 @@ def _encode(
     low_programs: tl.tensor,
     low: tl.constexpr,
     step: tl.constexpr,
+    wide: tl.constexpr,
 ) -> None:
     p = tl.program_id(0)
-    start = (p.to(tl.int64) * 0 + nnz) * low
+    start = (p.to(tl.int64 if wide else tl.int32) * 0 + nnz) * low
     if p < low_programs:
         if low > 0:
             _write_lows(indices, words, p, nnz, start, low)
@@ -128,10 +129,11 @@ def _count(
     groups: tl.tensor,
     totals: tl.tensor,
     doubt: tl.tensor,
+    wide: tl.constexpr,
 ) -> None:
     """Ones before each group among those of its program, and of each program."""
     p = tl.program_id(0)
-    start = p.to(tl.int64) * 0 + start
+    start = p.to(tl.int64 if wide else tl.int32) * 0 + start
     g = p * GROUPS + tl.arange(0, GROUPS)
     w = (start >> 5) + g[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     found = tl.sum(_population(_ones(words, w, start, count)), axis=1)
@@ -155,9 +157,10 @@ def _decode(
     low: tl.constexpr,
     step: tl.constexpr,
     most: tl.constexpr,
+    wide: tl.constexpr,
 ) -> None:
     p = tl.program_id(0)
-    start = p.to(tl.int64) * 0 + start
+    start = p.to(tl.int64 if wide else tl.int32) * 0 + start
     program = tl.arange(0, most)
     before = tl.load(totals + program, mask=program < p // GROUPS, other=0)
     before = tl.sum(before) + tl.load(groups + p)
@@ -173,7 +176,7 @@ def _decode(
     high = w[:, None] * 32 + bit[None, :] - start - step * entry
     index = high << low
     if low > 0:
-        index |= unpacked(words, entry, inside, low)
+        index |= unpacked(words, entry.to(start.dtype), inside, low).to(start.dtype)
     tl.store(indices + entry, index.to(indices.dtype.element_ty), mask=inside)
     wrong = tl.sum((set_ & ((entry >= nnz) | (index >= size))).to(tl.int32)) > 0
     if p == tl.num_programs(0) - 1:
@@ -236,9 +239,10 @@ def read(
     groups, totals, doubt = torch.split(scratch, [counters * GROUPS.value, counters, 1])
     indices = torch.empty(nnz, dtype=index_dtype(size), device=device)
     counted = (words, start, len(words), groups, totals, doubt)
-    _count[(counters,)](*counted, **EXACT)
+    wide = _wide(32 * len(words), size)
+    _count[(counters,)](*counted, wide=wide, **EXACT)
     most = 1 << (counters - 1).bit_length()
-    form = {"low": low, "step": step, "most": most}
+    form = {"low": low, "step": step, "most": most, "wide": wide}
     _decode[(programs,)](*counted, indices, nnz, size, **form, **EXACT)
     return indices, doubt
 
@@ -250,5 +254,11 @@ def _written(indices: Tensor, size: int, *, low: int, step: int, nbits: int) -> 
         lows = cdiv(cdiv(nnz * low, 32), LOWS.value)
         grid = (lows + cdiv(nnz, ONES.value),)
         given = flat(indices.contiguous())
-        _encode[grid](given, words, nnz, size, lows, low=low, step=step, **EXACT)
+        form = {"low": low, "step": step, "wide": _wide(nbits, size)}
+        _encode[grid](given, words, nnz, size, lows, **form, **EXACT)
     return words.view(torch.uint8)[: cdiv(nbits, 8)]
+
+
+def _wide(nbits: int, size: int) -> bool:
+    """Whether bits, or indices, are too many to be numbered by 32 bits."""
+    return max(nbits, size) >= LONGEST

@@ -20,7 +20,7 @@ from torch import Tensor
 from thinwire.kernels import reference
 from thinwire.kernels.blocks import Block
 from thinwire.kernels.cuda_launch import EXACT, cdiv, flat, kernel
-from thinwire.kernels.cuda_room import split_list
+from thinwire.kernels.cuda_room import shared_words, split_list
 from thinwire.kernels.marker import dealt
 from thinwire.kernels.sections import index_dtype
 
@@ -59,8 +59,13 @@ def _merge(
     values: tl.tensor,
     turns: tl.tensor,
     left_programs: tl.tensor,
+    shared: tl.tensor,
+    words: tl.tensor,
 ) -> None:
     p = tl.program_id(0)
+    # What a launch behind this one begins with.
+    at = p * ENTRIES + tl.arange(0, ENTRIES)
+    tl.store(shared + at, tl.zeros([ENTRIES], tl.int32), mask=at < words)
     zero = tl.zeros([ENTRIES], tl.int32)
     if p < left_programs:
         i = p * ENTRIES + tl.arange(0, ENTRIES)
@@ -122,33 +127,35 @@ def _interleave(
 def merge_add(
     left: Tensor, left_values: Tensor, right: Tensor, right_values: Tensor
 ) -> Sparse:
-    indices, values = _merged(left, left_values, right, right_values)
+    room = shared_words(left.device)
+    indices, values = _merged((left, left_values), (right, right_values), room)
     places = (indices >= 0).nonzero().view(-1)
     return indices[places], values[places]
 
 
 def merge_split(left: Sparse, right: Sparse, k: int) -> tuple[Sparse, Sparse]:
     nnz = len(left[0]) + len(right[0])
-    merged = _merged(*left, *right)
-    if k == nnz:
-        return merged, (left[0][:0], left[1][:0])
-    return split_list(*merged, k, holes=True)
+    shared = shared_words(left[0].device)
+    merged = _merged(left, right, shared)
+    if k == 0 or k == nnz:
+        return reference.split(*merged, k)
+    return split_list(*merged, k, shared=shared, holes=True)
 
 
-def _merged(
-    left: Tensor, left_values: Tensor, right: Tensor, right_values: Tensor
-) -> Sparse:
+def _merged(left: Sparse, right: Sparse, shared: Tensor) -> Sparse:
     """The sum with a hole, an index of -1, for every index that both lists have."""
-    lefts, rights = len(left), len(right)
-    indices = torch.empty(lefts + rights, dtype=left.dtype, device=left.device)
-    values = torch.empty(lefts + rights, device=left.device)
+    lefts, rights = len(left[0]), len(right[0])
+    indices = left[0].new_empty(lefts + rights)
+    values = left[1].new_empty(lefts + rights)
     programs = cdiv(lefts, ENTRIES.value)
-    grid = (programs + cdiv(rights, ENTRIES.value),)
-    if grid[0]:
-        one = (flat(left), flat(left_values), lefts)
-        other = (flat(right), flat(right_values), rights)
-        turns = max(lefts, rights).bit_length()
-        _merge[grid](*one, *other, indices, values, turns, programs, **EXACT)
+    both = programs + cdiv(rights, ENTRIES.value)
+    if both:
+        grid = (max(both, cdiv(len(shared), ENTRIES.value)),)
+        one = (*map(flat, left), lefts)
+        other = (*map(flat, right), rights)
+        turns = (max(lefts, rights).bit_length(), programs)
+        cleared = (shared, len(shared))
+        _merge[grid](*one, *other, indices, values, *turns, *cleared, **EXACT)
     return indices, values
 
 

@@ -18,6 +18,8 @@ import triton.language as tl
 from thinwire.kernels.cuda_launch import arrive, kernel, magnitude, position, reach
 
 TILE: Any = tl.constexpr(1024)
+# Tiles whose candidates are also counted together.
+CROWD: Any = tl.constexpr(1024)
 BINS: Any = tl.constexpr(256)
 # Of a sample: neighbours, which share a line of memory, in a row; rows of a program.
 NEIGHBOURS: Any = tl.constexpr(32)
@@ -129,18 +131,23 @@ def _sum(
     x: tl.tensor,
     grad: tl.tensor,
     scale: tl.tensor,
+    threshold: tl.tensor,
     inside: tl.tensor,
     reading: tl.constexpr,
     scaled: tl.constexpr,
     zeroing: tl.constexpr,
+    lending: tl.constexpr,
 ) -> Any:
     """What a tile of the vector is, or becomes; zero outside of it."""
-    value = tl.load(x, mask=inside, other=None if inside is None else 0.0)
+    other = None if inside is None else 0.0
+    value = tl.load(x, mask=inside, other=other)
     if not reading:
-        other = None if inside is None else 0.0
         addend = tl.load(grad, mask=inside, other=other).to(tl.float32)
         value = (value * scale if scaled else value) + addend
-        tl.store(x, value, mask=inside)
+        kept = value
+        if lending:
+            kept = tl.where(magnitude(value) >= threshold, 0.0, value)
+        tl.store(x, kept, mask=inside)
         if zeroing:
             tl.store(grad, tl.zeros([TILE], grad.dtype.element_ty), mask=inside)
     return value
@@ -161,6 +168,8 @@ def accumulate_and_list(
     found: tl.tensor,
     room: tl.tensor,
     tiles: tl.tensor,
+    crowds: tl.tensor,
+    words: tl.tensor,
     chunk: tl.constexpr,
     one: tl.constexpr,
     aligned: tl.constexpr,
@@ -168,11 +177,14 @@ def accumulate_and_list(
     scaled: tl.constexpr,
     zeroing: tl.constexpr,
     running: tl.constexpr,
+    lending: tl.constexpr,
 ) -> None:
     """`x = x * scale + grad` for a tile, and its candidates.
 
     `reading` leaves out the gradient: candidates of `x` as it is. The table `listed`
-    has each tile's first place in the list (high half) and number of candidates.
+    has each tile's first place in the list (high half) and number of candidates. If
+    `lending`, candidates leave the vector, for a later launch to put back the few that
+    are not selected: half the scattered writes of a step, at 1 %, or less.
     """
     t = tl.program_id(0)
     q = t * 0 if one else first + t // tiles
@@ -190,23 +202,31 @@ def accumulate_and_list(
         p = tl.arange(0, TILE)
     else:
         p = position(j, start, stride, chunk)
+    threshold = tl.load(state + q * STATE + THRESHOLD)
+    to, by = x + p, grad + p
     # A mask of which nothing is known would keep loads from being four elements wide.
     if (tile + 1) * TILE <= length:
-        value = _sum(x + p, grad + p, scale, None, reading, scaled, zeroing)
+        value = _sum(to, by, scale, threshold, None, reading, scaled, zeroing, lending)
     else:
-        value = _sum(x + p, grad + p, scale, inside, reading, scaled, zeroing)
-    threshold = tl.load(state + q * STATE + THRESHOLD)
+        value = _sum(
+            to, by, scale, threshold, inside, reading, scaled, zeroing, lending
+        )
     candidate = (magnitude(value) >= threshold) & inside
     marks = candidate.to(tl.int32)
     total = tl.sum(marks)
     at = listed + q.to(tl.int64) * tiles + tile
     if total > 0:
         place = tl.atomic_add(state + q * STATE + COUNT, total, sem="relaxed")
+        tl.atomic_add(crowds + q * words + tile // CROWD, total, sem="relaxed")
         slot = place + tl.cumsum(marks) - 1
         low = value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
         entry = (j.to(tl.int64) << 32) | low
-        to = found + q.to(tl.int64) * room + slot
-        tl.store(to, entry, mask=candidate & (slot < room))
+        listing = found + q.to(tl.int64) * room + slot
+        tl.store(listing, entry, mask=candidate & (slot < room))
+        if lending:
+            if place + total > room:
+                # What found no room in the list must not be lost.
+                tl.store(to, value, mask=candidate)
         tl.store(at, (place.to(tl.int64) << 32) | total)
     else:
         tl.store(at, total.to(tl.int64))
@@ -224,8 +244,8 @@ def accumulate(
     """`x = x * scale + grad` for a tile, and nothing else."""
     base = tl.program_id(0).to(tl.int64) * TILE
     lane = tl.arange(0, TILE)
+    to, by = x + base + lane, grad + base + lane
     if base + TILE <= size:
-        _sum(x + base + lane, grad + base + lane, scale, None, False, scaled, zeroing)
+        _sum(to, by, scale, 0, None, False, scaled, zeroing, False)
     else:
-        inside = lane < size - base
-        _sum(x + base + lane, grad + base + lane, scale, inside, False, scaled, zeroing)
+        _sum(to, by, scale, 0, lane < size - base, False, scaled, zeroing, False)

@@ -58,13 +58,15 @@ class Room:
         self.aligned = all(block.start % 16 == 0 for block in self.blocks)
         self.form = {"chunk": self.chunk, "one": self.one}
         self.tiles = max(cdiv(longest, cuda_mark.TILE.value), 1)
-        self.groups = cdiv(self.tiles, cuda_choose.GROUP.value)
-        self.families = cdiv(self.groups, cuda_choose.FAMILY.value)
-        self.words = cuda_choose.COUNTS.value + 2 * self.families
+        self.crowds = cdiv(self.tiles, cuda_mark.CROWD.value)
+        self.words = cuda_choose.COUNTS.value + self.crowds
         self.most = max(self.counts)
         self.room = int(self.most * (1 + SPARE)) + SPARE_COUNT
+        self.batches = cdiv(self.room, cuda_choose.BATCH.value)
         self.rows = _sample_rows(longest, len(self.blocks))
         self.cold = True
+        # Blocks whose candidates are in the list and not in the vector.
+        self.lent: set[int] = set()
         self._allocate()
 
     def _allocate(self) -> None:
@@ -83,9 +85,10 @@ class Room:
         self.state, self.sampled, self.cleared, self.shared, self.parts = parts
         wide: dict[str, Any] = {"dtype": torch.int64, "device": device}
         self.listed = torch.empty(number * self.tiles, **wide)
-        self.group_counts = torch.empty(number * self.groups, **wide)
+        self.given = torch.empty(number * self.batches, **wide)
         self.found = torch.empty(number * self.room, **wide)
-        self.given = torch.empty(number * self.tiles, dtype=torch.int32, device=device)
+        self.ordered = torch.empty(number * self.room, **wide)
+        self.shifts = torch.empty(number * self.tiles, dtype=torch.int32, device=device)
         self.table = _geometry(self.blocks, device)
 
     def serves(self, device: torch.device, counts: Sequence[int]) -> bool:
@@ -99,6 +102,7 @@ class Room:
         *,
         scale: float = 1.0,
         zeroing: bool = True,
+        lending: bool = False,
         numbers: tuple[int, int] | None = None,
     ) -> None:
         """List candidates, of `x * scale + grad` while writing it, or of `x` as it is.
@@ -106,6 +110,8 @@ class Room:
         `numbers` says which blocks, from the first to before the second.
         """
         first, end = numbers or (0, len(self.blocks))
+        self.restore(x, [number for number in range(first, end) if number in self.lent])
+        self.lent.update(range(first, end) if lending else ())
         block = self.blocks[first]
         place = (self.table, first, block.start, block.length, self.stride)
         given = (x, x if grad is None else grad, scale)
@@ -135,9 +141,12 @@ class Room:
             self.found,
             self.room,
             self.tiles,
+            self.cleared[cuda_choose.COUNTS.value :],
+            self.words,
             **form,
             scaled=scale != 1.0,
             zeroing=zeroing,
+            lending=lending,
             aligned=self.aligned,
             running=self.chunk % cuda_mark.TILE.value == 0,
             num_warps=2,
@@ -145,32 +154,53 @@ class Room:
         )
 
     def choose(
-        self, x: Tensor, numbers: Sequence[int], counts: Sequence[int]
+        self,
+        x: Tensor,
+        numbers: Sequence[int],
+        counts: Sequence[int],
+        *,
+        removing: bool = False,
     ) -> list[Sparse]:
         """The largest of the candidates that were listed for these blocks."""
+        lent = removing and self.lent.issuperset(numbers)
+        if not lent:
+            self.restore(x, [number for number in numbers if number in self.lent])
         rows = _rows(tuple(numbers), tuple(counts), self.device)
         indices, values = _lists(sum(counts), self.device)
-        batches = cdiv(self.room, cuda_choose.BATCH.value)
-        lists = (self.found, self.room)
-        counted = (self.cleared, self.words)
-        for count in (cuda_choose.count_coarse, cuda_choose.count_fine):
-            count[(batches, len(counts))](rows, self.state, *lists, *counted, **EXACT)
-        tiles = (self.listed, *lists, self.tiles, self.given, self.group_counts)
-        given = (rows, self.state, *tiles, *counted)
-        grid = (self.groups, len(counts))
-        cuda_choose.count_tiles[grid](*given, **EXACT)
-        families = 1 << (self.families - 1).bit_length()
-        cuda_choose.write[grid](
-            *given, indices, values, most_families=families, **EXACT
-        )
-        self._dense(x, rows, len(counts), (indices, values), asked=True)
+        known = (rows, self.state)
+        lists = (self.found, self.room, self.cleared, self.words)
+        order = (self.listed, self.shifts, self.tiles, self.batches)
+        grid = (self.batches, len(counts))
+        larger = (self.batches + self.crowds, len(counts))
+        cuda_choose.count_coarse[larger](*known, *lists, *order, num_warps=8, **EXACT)
+        order = (self.shifts, self.ordered, self.tiles)
+        cuda_choose.count_fine[grid](*known, *lists, *order, num_warps=8, **EXACT)
+        lists = (self.ordered, self.room, self.given)
+        cuda_choose.count_given[grid](*known, *lists, num_warps=8, **EXACT)
+        out = (indices, values)
+        place = (x, self.table, self.blocks[0].start, self.stride)
+        form = {**self.form, "removing": removing, "lent": lent, "num_warps": 8}
+        cuda_choose.write[grid](*known, *lists, *out, *place, **form, **EXACT)
+        self._dense(x, rows, len(counts), out, removing=removing, lent=lent)
+        self.lent.difference_update(numbers)
         self.cold = self.cold and len(numbers) < len(self.blocks)
         return list(
             zip(indices.split(list(counts)), values.split(list(counts)), strict=True)
         )
 
+    def restore(self, x: Tensor, numbers: Sequence[int]) -> None:
+        """Put the candidates of these blocks back into the vector."""
+        if not numbers:
+            return
+        rows = _rows(tuple(numbers), (0,) * len(numbers), self.device)
+        place = (x, self.table, self.blocks[0].start, self.stride)
+        cuda_choose.restore[(self.batches, len(numbers))](
+            rows, self.state, self.found, self.room, *place, **self.form, **EXACT
+        )
+        self.lent.difference_update(numbers)
+
     def _dense(
-        self, x: Tensor, rows: Tensor, count: int, out: Sparse, *, asked: bool
+        self, x: Tensor, rows: Tensor, count: int, out: Sparse, **form: bool
     ) -> None:
         block = self.blocks[0]
         cuda_dense.partition[(self.programs,)](
@@ -185,12 +215,16 @@ class Room:
             self.state,
             self.shared,
             self.parts,
+            self.found,
+            self.room,
             *out,
             *out,
             **self.form,
-            asked=asked,
+            asked=True,
             splitting=False,
             holes=False,
+            **form,
+            num_warps=8,
             **TOGETHER,
         )
 
@@ -199,7 +233,8 @@ def select_densely(x: Tensor, k: int, block: Block) -> Sparse:
     """The `k` largest of a block, without candidates."""
     device = x.device
     programs = min(company(device), max(cdiv(block.length, 2048), 1))
-    shared, parts = _shared(programs, device)
+    shared = shared_words(device).zero_()
+    parts = shared[cuda_dense.SHARED.value :]
     indices, values = _lists(k, device)
     rows = _rows((0,), (k,), device)
     cuda_dense.partition[(programs,)](
@@ -214,6 +249,8 @@ def select_densely(x: Tensor, k: int, block: Block) -> Sparse:
         shared,
         shared,
         parts,
+        parts,
+        0,
         indices,
         values,
         indices,
@@ -223,18 +260,30 @@ def select_densely(x: Tensor, k: int, block: Block) -> Sparse:
         asked=False,
         splitting=False,
         holes=False,
+        removing=False,
+        lent=False,
+        num_warps=8,
         **TOGETHER,
     )
     return indices, values
 
 
 def split_list(
-    indices: Tensor, values: Tensor, k: int, *, holes: bool = False
+    indices: Tensor,
+    values: Tensor,
+    k: int,
+    *,
+    shared: Tensor | None = None,
+    holes: bool = False,
 ) -> tuple[Sparse, Sparse]:
-    """The `k` largest entries of a list, and the others, holes among them."""
+    """The `k` largest entries of a list, and the others, holes among them.
+
+    `shared` are words that have been cleared, if somebody has done it.
+    """
     device, nnz = values.device, len(values)
     programs = min(company(device), cdiv(nnz, 2048))
-    shared, parts = _shared(programs, device)
+    shared = shared_words(device).zero_() if shared is None else shared
+    parts = shared[cuda_dense.SHARED.value :]
     kept = torch.empty(k, dtype=indices.dtype, device=device), values.new_empty(k)
     rest = nnz - k
     dropped = indices.new_empty(rest), values.new_empty(rest)
@@ -251,6 +300,8 @@ def split_list(
         shared,
         shared,
         parts,
+        parts,
+        0,
         *kept,
         *dropped,
         chunk=0,
@@ -258,6 +309,9 @@ def split_list(
         asked=False,
         splitting=True,
         holes=holes,
+        removing=False,
+        lent=False,
+        num_warps=8,
         **TOGETHER,
     )
     return kept, dropped
@@ -279,10 +333,10 @@ def _lists(nnz: int, device: torch.device) -> Sparse:
     return indices, torch.empty(nnz, device=device)
 
 
-def _shared(programs: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    size = cuda_dense.SHARED.value
-    zeros = torch.zeros(size + 2 * programs, dtype=torch.int32, device=device)
-    return zeros[:size], zeros[size:]
+def shared_words(device: torch.device) -> Tensor:
+    """Room for what programs that wait for each other share; to be cleared."""
+    size = cuda_dense.SHARED.value + 2 * company(device)
+    return torch.empty(size, dtype=torch.int32, device=device)
 
 
 # Tables that follow from sizes alone: written to the device once, then remembered, so

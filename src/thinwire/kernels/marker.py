@@ -27,9 +27,14 @@ class Marker:
     accumulation covered the whole block since it was last selected from. Between the
     two, only `add_at_` with this marker may change the block; whoever changes it in
     another way calls `forget`.
+
+    Whoever sets `lending` promises more: between the two, nobody looks at the vector
+    but by `take_each` and `add_at_` with this marker. A backend may then keep what it
+    has marked in its scratch instead of the vector.
     """
 
     blocks: tuple[Block, ...]
+    lending: bool = field(default=False, kw_only=True)
     hints: Tensor = field(init=False)
     bitmap: Tensor = field(init=False)
     offsets: tuple[int, ...] = field(init=False)

@@ -98,6 +98,15 @@ def select_each(
     ]
 
 
+def take_each(
+    x: Tensor, counts: Sequence[int], *, marker: Marker, numbers: Sequence[int]
+) -> list[Sparse]:
+    taken = select_each(x, counts, marker=marker, numbers=numbers)
+    for number, (indices, values) in zip(numbers, taken, strict=True):
+        subtract_at_(x, indices, values, block=marker.blocks[number])
+    return taken
+
+
 def merge_add(
     left: Tensor, left_values: Tensor, right: Tensor, right_values: Tensor
 ) -> Sparse:

@@ -77,6 +77,19 @@ def select_each(
         return backend(x).select_each(x, counts, marker=marker, numbers=chosen)  # type: ignore[no-any-return]
 
 
+def take_each(
+    x: Tensor,
+    counts: Sequence[int],
+    *,
+    marker: Marker,
+    numbers: Sequence[int] | None = None,
+) -> list[Sparse]:
+    """`select_each`, and what is selected is subtracted."""
+    chosen = range(len(marker.blocks)) if numbers is None else numbers
+    with entered("take_each"):
+        return backend(x).take_each(x, counts, marker=marker, numbers=chosen)  # type: ignore[no-any-return]
+
+
 def merge_add(
     left: Tensor, left_values: Tensor, right: Tensor, right_values: Tensor
 ) -> Sparse:
