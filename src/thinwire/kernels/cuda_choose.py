@@ -247,9 +247,9 @@ def write(
         tl.store(indices + to, (entry >> 32).to(tl.int32), mask=selected)
         tl.store(values + to, value, mask=selected)
         if removing:
-            start, _ = extent(table, q, start, count, one)
+            begin, _ = extent(table, q, start, count, one)
             j = (entry >> 32).to(tl.int32)
-            at = x + position(j, start, stride, chunk)
+            at = x + position(j, begin, stride, chunk)
             if lent:
                 tl.store(at, value, mask=inside & ~selected)
             else:
@@ -274,7 +274,7 @@ def restore(
     count = tl.minimum(tl.load(state + q * STATE + COUNT), room)
     if tl.program_id(0) * BATCH < count:
         _, entry, inside = _batch(found, q, room, count)
-        start, _ = extent(table, q, start, count, one)
-        at = x + position((entry >> 32).to(tl.int32), start, stride, chunk)
+        begin, _ = extent(table, q, start, count, one)
+        at = x + position((entry >> 32).to(tl.int32), begin, stride, chunk)
         value = entry.to(tl.int32).to(tl.float32, bitcast=True)
         tl.store(at, value, mask=inside)

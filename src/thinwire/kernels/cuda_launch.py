@@ -23,9 +23,12 @@ LONGEST = 2**31 - 2**14
 # Products and sums round one by one: the reference knows no fused multiply-add.
 EXACT: dict[str, Any] = {} if INTERPRETED else {"enable_fp_fusion": False}
 
-# All programs of a launch run at once, so they may wait for each other.
+# All programs of a launch run at once, so they may wait for each other. Two of 256
+# threads fit on a multiprocessor if none has more than 128 of its 65 536 registers.
 TOGETHER: dict[str, Any] = EXACT | (
-    {} if INTERPRETED else {"launch_cooperative_grid": True}
+    {}
+    if INTERPRETED
+    else {"launch_cooperative_grid": True, "num_warps": 8, "maxnreg": 128}
 )
 
 

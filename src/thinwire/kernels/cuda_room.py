@@ -224,7 +224,6 @@ class Room:
             splitting=False,
             holes=False,
             **form,
-            num_warps=8,
             **TOGETHER,
         )
 
@@ -262,7 +261,6 @@ def select_densely(x: Tensor, k: int, block: Block) -> Sparse:
         holes=False,
         removing=False,
         lent=False,
-        num_warps=8,
         **TOGETHER,
     )
     return indices, values
@@ -311,7 +309,6 @@ def split_list(
         holes=holes,
         removing=False,
         lent=False,
-        num_warps=8,
         **TOGETHER,
     )
     return kept, dropped
