@@ -17,7 +17,7 @@ from typing import Any
 
 import triton.language as tl
 
-from thinwire.kernels.cuda_launch import arrive, kernel, position, reach
+from thinwire.kernels.cuda_launch import arrive, await_others, kernel, position, reach
 from thinwire.kernels.cuda_mark import (
     BINS,
     COARSE,
@@ -95,11 +95,13 @@ def count_coarse(
     shifts: tl.tensor,
     tiles: tl.tensor,
     batches: tl.tensor,
+    waiting: tl.constexpr,
 ) -> None:
     """Find the bin that holds the k-th largest, or say that there is none.
 
     Programs beyond the last batch put tiles in order.
     """
+    await_others(waiting)
     row = rows + 3 * tl.program_id(1)
     q, k = tl.load(row).to(tl.int32), tl.load(row + 1).to(tl.int32)
     own = state + q * STATE
@@ -140,11 +142,13 @@ def count_fine(
     shifts: tl.tensor,
     ordered: tl.tensor,
     tiles: tl.tensor,
+    waiting: tl.constexpr,
 ) -> None:
     """Find the k-th largest, and how many of exactly its magnitude to take.
 
     On the way candidates are copied to where ascending order has them.
     """
+    await_others(waiting)
     q = tl.load(rows + 3 * tl.program_id(1)).to(tl.int32)
     own = state + q * STATE
     if tl.load(own + DENSE) == 0:
@@ -187,8 +191,10 @@ def count_given(
     ordered: tl.tensor,
     room: tl.tensor,
     given: tl.tensor,
+    waiting: tl.constexpr,
 ) -> None:
     """How many larger ones (high half) and equal ones each batch has."""
+    await_others(waiting)
     q = tl.load(rows + 3 * tl.program_id(1)).to(tl.int32)
     own = state + q * STATE
     count = tl.load(own + COUNT)
@@ -217,12 +223,14 @@ def write(
     one: tl.constexpr,
     removing: tl.constexpr,
     lent: tl.constexpr,
+    waiting: tl.constexpr,
 ) -> None:
     """Write what a batch gives, behind what the batches before it give.
 
     If `removing`, it leaves the vector; where candidates were `lent`, it has left, and
     the others come back.
     """
+    await_others(waiting)
     row = rows + 3 * tl.program_id(1)
     q, out = tl.load(row).to(tl.int32), tl.load(row + 2)
     own = state + q * STATE
@@ -253,7 +261,7 @@ def write(
             if lent:
                 tl.store(at, value, mask=inside & ~selected)
             else:
-                tl.store(at, tl.zeros_like(value), mask=selected)
+                tl.store(at, value - value, mask=selected)
 
 
 @kernel

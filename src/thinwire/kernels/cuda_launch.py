@@ -40,6 +40,15 @@ def company(device: torch.device) -> int:
     return 2 * int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
+@lru_cache
+def following(device: torch.device) -> dict[str, Any]:
+    """How a launch follows the one before: set up meanwhile, where a device can."""
+    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return EXACT | (
+        {"waiting": True, "launch_pdl": True} if able else {"waiting": False}
+    )
+
+
 def cdiv(a: int, b: int) -> int:
     """The quotient, rounded up."""
     return -(-a // b)
@@ -50,6 +59,13 @@ def flat(tensor: Tensor) -> Tensor:
     if not tensor.is_contiguous():
         raise ValueError("a kernel works on contiguous tensors: call .contiguous()")
     return tensor.detach().view(-1)
+
+
+@kernel
+def await_others(waiting: tl.constexpr) -> None:
+    """Read nothing of what the launch before writes until it is done."""
+    if waiting:
+        tl.extra.cuda.gdc_wait()
 
 
 @kernel

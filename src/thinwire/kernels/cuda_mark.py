@@ -15,7 +15,14 @@ from typing import Any
 
 import triton.language as tl
 
-from thinwire.kernels.cuda_launch import arrive, kernel, magnitude, position, reach
+from thinwire.kernels.cuda_launch import (
+    arrive,
+    await_others,
+    kernel,
+    magnitude,
+    position,
+    reach,
+)
 
 TILE: Any = tl.constexpr(1024)
 # Tiles whose candidates are also counted together.
@@ -146,7 +153,8 @@ def _sum(
         value = (value * scale if scaled else value) + addend
         kept = value
         if lending:
-            kept = tl.where(magnitude(value) >= threshold, 0.0, value)
+            # Zero, or NaN where the value is not finite: as by subtraction.
+            kept = tl.where(magnitude(value) >= threshold, value - value, value)
         tl.store(x, kept, mask=inside)
         if zeroing:
             tl.store(grad, tl.zeros([TILE], grad.dtype.element_ty), mask=inside)
@@ -178,6 +186,7 @@ def accumulate_and_list(
     zeroing: tl.constexpr,
     running: tl.constexpr,
     lending: tl.constexpr,
+    waiting: tl.constexpr,
 ) -> None:
     """`x = x * scale + grad` for a tile, and its candidates.
 
@@ -186,6 +195,7 @@ def accumulate_and_list(
     `lending`, candidates leave the vector, for a later launch to put back the few that
     are not selected: half the scattered writes of a step, at 1 %, or less.
     """
+    await_others(waiting)
     t = tl.program_id(0)
     q = t * 0 if one else first + t // tiles
     tile = t if one else t % tiles

@@ -20,6 +20,7 @@ from thinwire.kernels.cuda_launch import (
     TOGETHER,
     cdiv,
     company,
+    following,
 )
 
 Sparse = tuple[Tensor, Tensor]
@@ -32,7 +33,7 @@ SPARE, SPARE_COUNT = 0.75, 2048
 ROWS, FEWEST_ROWS = 12288, 4096
 # Standard deviations of a sample by which its threshold is lowered.
 SIGMAS = 4.0
-_HEIGHT = 128
+_HEIGHT = 64
 
 
 class Room:
@@ -150,7 +151,7 @@ class Room:
             aligned=self.aligned,
             running=self.chunk % cuda_mark.TILE.value == 0,
             num_warps=2,
-            **EXACT,
+            **following(self.device),
         )
 
     def choose(
@@ -167,20 +168,20 @@ class Room:
             self.restore(x, [number for number in numbers if number in self.lent])
         rows = _rows(tuple(numbers), tuple(counts), self.device)
         indices, values = _lists(sum(counts), self.device)
-        known = (rows, self.state)
+        known, then = (rows, self.state), following(self.device)
         lists = (self.found, self.room, self.cleared, self.words)
         order = (self.listed, self.shifts, self.tiles, self.batches)
         grid = (self.batches, len(counts))
         larger = (self.batches + self.crowds, len(counts))
-        cuda_choose.count_coarse[larger](*known, *lists, *order, num_warps=8, **EXACT)
+        cuda_choose.count_coarse[larger](*known, *lists, *order, num_warps=8, **then)
         order = (self.shifts, self.ordered, self.tiles)
-        cuda_choose.count_fine[grid](*known, *lists, *order, num_warps=8, **EXACT)
+        cuda_choose.count_fine[grid](*known, *lists, *order, num_warps=8, **then)
         lists = (self.ordered, self.room, self.given)
-        cuda_choose.count_given[grid](*known, *lists, num_warps=8, **EXACT)
+        cuda_choose.count_given[grid](*known, *lists, num_warps=8, **then)
         out = (indices, values)
         place = (x, self.table, self.blocks[0].start, self.stride)
         form = {**self.form, "removing": removing, "lent": lent, "num_warps": 8}
-        cuda_choose.write[grid](*known, *lists, *out, *place, **form, **EXACT)
+        cuda_choose.write[grid](*known, *lists, *out, *place, **form, **then)
         self._dense(x, rows, len(counts), out, removing=removing, lent=lent)
         self.lent.difference_update(numbers)
         self.cold = self.cold and len(numbers) < len(self.blocks)
