@@ -2,13 +2,14 @@
 
     python benchmarks/kernels_gpu.py --sizes 25 100 350 --densities 0.01 0.001
 
-A step is `accumulate_` without the zeroing of the gradient, and `take_each`, captured in a CUDA graph and replayed on fresh gradients (Laplace, each run of 65 536
-elements with a scale of its own, lognormal), after so many steps of error feedback that
-the residual is steady. Before every replay 256 MB are overwritten, so the cache is
-cold. The floor is 12 bytes per element at the bandwidth of a copy in the same run. The
-peer is add, `torch.topk`, gather and zero. Times are medians in microseconds, with the
-quartiles. The last selection of every case is compared with the reference, bit for bit,
-and so is what remains.
+A step is `accumulate_` without the zeroing of the gradient, and `take_each` with a
+marker that lends, captured in a CUDA graph and replayed on fresh gradients (Laplace,
+each run of 65 536 elements with a scale of its own, lognormal), after so many steps of
+error feedback that the residual is steady. Before every replay 256 MB are overwritten, so the
+cache is cold. The floor is 12 bytes per element at the bandwidth of a copy in the same
+run. The peer is add, `torch.topk`, gather and zero. Times are medians in microseconds,
+with the quartiles. The last selection of every case is compared with the reference, bit
+for bit, and so is what remains.
 """
 
 import argparse
@@ -195,70 +196,95 @@ def floor_of(size: int, repeats: int) -> float:
     return 1.5 * copying  # a copy moves 8 bytes per element, a step 12
 
 
-def measure(
-    millions: int, density: float, options: argparse.Namespace
-) -> tuple[Step, float]:
-    size, repeats = millions * 1_000_000, options.repeats
-    floor = floor_of(size, repeats)
+@dataclass
+class Case:
+    """One size and density: its step in a steady state, and its floor."""
+
+    millions: int
+    density: float
+    repeats: int
+    step: Step
+    gradients: Gradients
+    floor: float
+    dense: int = 0  # steps whose candidates did not tell the answer
+
+    @property
+    def name(self) -> str:
+        return f"{self.millions} M, {self.density:.1%}"
+
+    def prepare(self) -> None:
+        self.dense += self.step.failures()
+        self.gradients.fill(self.step.grad)
+
+    def timed(self, replay: Callable[[], object] | None = None) -> Times:
+        if replay is None:
+            self.prepare()
+            self.step.run()
+            replay = captured(self.step.run)
+        return timed(replay, self.repeats, self.prepare)
+
+    def verify(self, replay: Callable[[], None]) -> None:
+        before = self.step.x.clone()
+        self.prepare()
+        before += self.step.grad
+        replay()
+        self.step.verify(before)
+
+
+def measure(millions: int, density: float, options: argparse.Namespace) -> float:
+    size = millions * 1_000_000
+    floor = floor_of(size, options.repeats)
     step, gradients, replay = steady(size, density, 1.0, options.warmup)
-    failures = [0]
-
-    def prepare() -> None:
-        failures[0] += step.failures()
-        gradients.fill(step.grad)
-
-    times = timed(replay, repeats, prepare)
-    before = step.x.clone()
-    gradients.fill(step.grad)
-    before += step.grad
-    replay()
-    step.verify(before)
-    ratio = times.median / floor
-    k = step.counts[0]
-    name = f"{millions} M, {density:.1%}"
-    verdict = judge(f"step, {name}", ratio, STEP.get((millions, density), 9.0))
-    listed = step.candidates()[0] / k
-    print(f"{name}: floor {floor:.1f}, step {times}, x{ratio:.3f} {verdict}; ", end="")
-    print(f"candidates {listed:.2f} k, {failures[0]} dense")
-    step.encoding = True
-    step.run()
-    encoding = timed(captured(step.run), repeats, prepare)
-    share = encoding.median / times.median - 1
-    limit = ENCODING.get(millions, 1.0)
-    verdict = judge(f"encoding, {name}", share, limit)
-    print(f"  with Elias-Fano and bf16 {encoding}, {share:+.1%} {verdict}")
+    case = Case(millions, density, options.repeats, step, gradients, floor)
+    times = case.timed(replay)
+    case.verify(replay)
+    ratio, listed = times.median / floor, step.candidates()[0] / step.counts[0]
+    aim = STEP.get((millions, density), 9.0)
+    verdict = judge(f"step, {case.name}", ratio, aim)
+    print(
+        f"{case.name}: floor {floor:.1f}, step {times}, x{ratio:.3f} {verdict}; ",
+        end="",
+    )
+    print(f"candidates {listed:.2f} k, {case.dense} dense")
+    measure_encoding(case, times.median)
     if density == 0.01:
-        extras(step, prepare, floor, millions, options)
-    peer = timed(stock(step, k), max(repeats // 3, 4), prepare)
+        measure_variants(case)
+        measure_decoding(case)
+    peer = timed(stock(step), max(options.repeats // 3, 4), case.prepare)
     faster = peer.median / times.median
-    verdict = judge(f"faster than torch, {name}", faster, FASTER, least=True)
+    verdict = judge(f"faster than torch, {case.name}", faster, FASTER, least=True)
     print(f"  add, topk, gather, zero {peer}, {faster:.1f} times as long {verdict}")
-    return step, times.median
+    return times.median
 
 
-def extras(
-    step: Step,
-    prepare: Callable[[], None],
-    floor: float,
-    millions: int,
-    options: argparse.Namespace,
-) -> None:
-    """What else there is to a step: the eager one, zeroing, decoding, the mean."""
-    step.encoding = False
-    eager = timed(step.run, options.repeats, prepare)
-    print(f"  eager {eager}, x{eager.median / floor:.3f}")
+def measure_encoding(case: Case, without: float) -> None:
+    case.step.encoding = True
+    times = case.timed()
+    case.step.encoding = False
+    share = times.median / without - 1
+    limit = ENCODING.get(case.millions, 1.0)
+    verdict = judge(f"encoding, {case.name}", share, limit)
+    print(f"  with Elias-Fano and bf16 {times}, {share:+.1%} {verdict}")
+
+
+def measure_variants(case: Case) -> None:
+    """The same step without a graph, without lending, and with zeroing."""
+    step, floor = case.step, case.floor
+    times = case.timed(step.run)
+    print(f"  eager {times}, x{times.median / floor:.3f}")
     step.marker.lending = False
-    step.run()
-    keeping = timed(captured(step.run), options.repeats, prepare)
-    print(f"  select, then leave_at_ {keeping}, x{keeping.median / floor:.3f}")
-    step.marker.lending = True
-    step.zeroing = True
-    step.run()
-    zeroing = timed(captured(step.run), options.repeats, prepare)
-    print(f"  zeroing the gradient {zeroing}, x{zeroing.median / floor:.3f}", end="")
-    print(f" (x{zeroing.median / floor * 0.75:.3f} of 16 bytes)")
+    times = case.timed()
+    print(f"  select_each, then leave_at_ {times}, x{times.median / floor:.3f}")
+    step.marker.lending = step.zeroing = True
+    times = case.timed()
+    print(f"  zeroing the gradient {times}, x{times.median / floor:.3f}", end="")
+    print(f" (x{times.median / floor * 0.75:.3f} of 16 bytes)")
     step.zeroing = False
-    indices, values = step.chosen[0]
+
+
+def measure_decoding(case: Case) -> None:
+    """A packet to indices and values, and the mean of it into a dense vector."""
+    step, (indices, values) = case.step, case.step.chosen[0]
     size, nnz = step.x.numel(), len(indices)
     low = low_bits(size, nnz)
     section = kernels.encode_elias_fano(indices, size, low)
@@ -269,17 +295,16 @@ def extras(
         found = cuda_elias_fano.read(section, size, nnz, low=low, step=1)[0]
         return found, halves.float()
 
-    assert torch.equal(decode()[0], indices)
-    decoding = in_a_row(decode)
-    verdict = judge(f"decoding, {millions} M", decoding.median, DECODING[millions])
-    print(f"  decoding a packet {decoding} {verdict}")
-
     def write() -> None:
         kernels.write_mean_(step.grad, indices, values, ranks=4)
 
+    assert torch.equal(decode()[0], indices)
+    times = in_a_row(decode)
+    limit = DECODING.get(case.millions, 1e9)
+    verdict = judge(f"decoding, {case.millions} M", times.median, limit)
+    print(f"  decoding a packet {times} {verdict}")
     write()
-    writing = timed(captured(write), options.repeats)
-    print(f"  writing the mean {writing}")
+    print(f"  writing the mean {timed(captured(write), case.repeats)}")
 
 
 def steady(
@@ -296,8 +321,8 @@ def steady(
     return step, gradients, replay
 
 
-def stock(step: Step, k: int) -> Callable[[], object]:
-    x = step.x.clone()
+def stock(step: Step) -> Callable[[], object]:
+    x, k = step.x.clone(), step.counts[0]
 
     def run() -> Tensor:
         x.add_(step.grad)
@@ -320,48 +345,35 @@ def measure_busy(options: argparse.Namespace) -> None:
 
 
 def measure_blocks(one: float, options: argparse.Namespace) -> None:
-    size = 100_000_000
-    step, gradients, replay = steady(size, 0.01, 1.0, options.warmup, blocks=8)
-    failures = [0]
-
-    def prepare() -> None:
-        failures[0] += step.failures()
-        gradients.fill(step.grad)
-
-    times = timed(replay, options.repeats, prepare)
-    before = step.x.clone()
-    gradients.fill(step.grad)
-    before += step.grad
-    replay()
-    step.verify(before)
+    step, gradients, replay = steady(10**8, 0.01, 1.0, options.warmup, blocks=8)
+    case = Case(100, 0.01, options.repeats, step, gradients, 0.0)
+    times = case.timed(replay)
+    case.verify(replay)
     share = times.median / one - 1
     verdict = judge("8 blocks, 100 M, 1 %", share, BLOCKS)
     print(f"8 interleaved blocks, 100 M, 1 %: {times}, {share:+.1%} {verdict}", end="")
-    print(f"; {failures[0]} dense")
+    print(f"; {case.dense} dense")
 
 
-def measure_merges() -> None:
-    for nnz, limit in MERGING.items():
-        lists = []
-        for _ in range(2):
-            lots = torch.rand(100 * nnz, device="cuda")
-            lists.append(
-                (kernels.select(lots, nnz)[0], torch.randn(nnz, device="cuda"))
-            )
-        left, right = lists
-        wanted = reference.split(*reference.merge_add(*left, *right), nnz)
-        kept, others = kernels.merge_split(left, right, nnz)
-        there = others[0] >= 0
-        found = (*kept, others[0][there], others[1][there])
-        for a, b in zip(found, (*wanted[0], *wanted[1]), strict=True):
-            assert torch.equal(a, b)
-        times = in_a_row(lambda: kernels.merge_split(left, right, nnz), 5)
-        verdict = judge(f"merge and split, {nnz}", times.median, limit)
-        print(f"merge and split of two lists of {nnz:,}: {times} {verdict}")
-        alone = timed(
-            lambda: kernels.split(*kernels.merge_add(*left, *right), nnz), 9, cold=False
-        )
-        print(f"  without holes, which waits for the length: {alone}")
+def measure_merge(nnz: int, limit: float) -> None:
+    def drawn() -> kernels.Sparse:
+        lots = torch.rand(100 * nnz, device="cuda")
+        return kernels.select(lots, nnz)[0], torch.randn(nnz, device="cuda")
+
+    left, right = drawn(), drawn()
+    wanted = reference.split(*reference.merge_add(*left, *right), nnz)
+    kept, others = kernels.merge_split(left, right, nnz)
+    there = others[0] >= 0
+    found = (*kept, others[0][there], others[1][there])
+    for a, b in zip(found, (*wanted[0], *wanted[1]), strict=True):
+        assert torch.equal(a, b)
+    times = in_a_row(lambda: kernels.merge_split(left, right, nnz), 5)
+    verdict = judge(f"merge and split, {nnz}", times.median, limit)
+    print(f"merge and split of two lists of {nnz:,}: {times} {verdict}")
+    alone = timed(
+        lambda: kernels.split(*kernels.merge_add(*left, *right), nnz), 9, cold=False
+    )
+    print(f"  without holes, which waits for the length: {alone}")
 
 
 def check_hard_cases() -> None:
@@ -423,15 +435,15 @@ def main() -> None:
     one = 0.0
     for millions in options.sizes:
         for density in options.densities:
-            step, time = measure(millions, density, options)
+            time = measure(millions, density, options)
             if (millions, density) == (100, 0.01):
                 one = time
-            del step
             torch.cuda.empty_cache()
     if one:
         measure_busy(options)
         measure_blocks(one, options)
-    measure_merges()
+    for nnz, limit in MERGING.items():
+        measure_merge(nnz, limit)
     print(
         "\n" + ("missed:\n  " + "\n  ".join(missed) if missed else "every aim is met")
     )

@@ -331,6 +331,20 @@ def test_any_bytes_are_judged_alike():
         assert found == judged(reference.decode_bitmap, section[:2], 16, nnz)
 
 
+@pytest.mark.parametrize("bits", [3, 4, 8])
+def test_levels(bits):
+    values = drawn("laplace", 700)
+    section = reference.encode_log(values, bits)
+    found = cuda.decode_log(section, 700, bits)
+    assert same_bits(found, reference.decode_log(section, 700, bits))
+    for byte in (3, 7):
+        bad = section.clone()
+        bad[byte] = 255
+        found = judged(cuda.decode_log, bad, 700, bits)
+        assert found == judged(reference.decode_log, bad, 700, bits)
+        assert isinstance(found, str)
+
+
 @pytest.mark.parametrize("width", [0, 1, 5, 7, 17, 32, 33, 63])
 def test_bits(width):
     torch.manual_seed(width)

@@ -12,6 +12,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from thinwire.kernels import reference_bits
 from thinwire.kernels.cuda_launch import EXACT, cdiv, kernel
 from thinwire.kernels.reference_bits import check_room, check_width
 
@@ -87,9 +88,7 @@ def pack_bits(values: Tensor, width: int) -> Tensor:
 def unpack_bits(section: Tensor, count: int, width: int) -> Tensor:
     check_room(section, count, width)
     if width > 32:
-        from thinwire.kernels import reference
-
-        return reference.unpack_bits(section, count, width)
+        return reference_bits.unpack_bits(section, count, width)
     values = torch.zeros(count, dtype=torch.int64, device=section.device)
     if count and width:
         grid = (cdiv(count, SPAN.value),)

@@ -99,8 +99,8 @@ def partition(
 
     Elements are written by number, or, if `splitting`, by their label, and those that
     are not selected are written too. With `holes`, an element that has a negative label
-    is none: its value is zero, and it is left over. If `removing`, what
-    is selected is subtracted. Candidates that were `lent` come back to the vector first.
+    is none: its value is zero, and it is left over. If `removing`, what is selected is
+    subtracted. Candidates that were `lent` come back to the vector first.
     """
     programs = tl.num_programs(0)
     me = tl.program_id(0)

@@ -67,7 +67,8 @@ def rounded(value: tl.tensor) -> Any:
     """
     word = value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
     nearest = (word + 0x7FFF + ((word >> 16) & 1)) >> 16
-    return tl.where(value == value, nearest, 0x7FFF).to(tl.int16)
+    number = (word & 0x7FFFFFFF) <= 0x7F800000
+    return tl.where(number, nearest, 0x7FFF).to(tl.int16)
 
 
 def _run(

@@ -17,18 +17,26 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from thinwire.kernels import reference
+from thinwire.kernels import reference_elias_fano
 from thinwire.kernels.cuda_bits import as_words, packed_word, unpacked
-from thinwire.kernels.cuda_launch import EXACT, LONGEST, cdiv, flat, kernel
+from thinwire.kernels.cuda_launch import (
+    EXACT,
+    LONGEST,
+    await_others,
+    cdiv,
+    flat,
+    following,
+    kernel,
+)
 from thinwire.kernels.sections import check_length, index_dtype
 
 # Words of a program that writes low bits, and entries of one that writes ones.
-LOWS: Any = tl.constexpr(512)
-ONES: Any = tl.constexpr(1024)
+WRITING: dict[str, int] = {"lows": 256, "ones": 1024, "num_warps": 8}
 # Words of a group, which one program reads, and groups that one program counts.
 GROUP: Any = tl.constexpr(32)
 GROUPS: Any = tl.constexpr(32)
 CHECKED: Any = tl.constexpr(1024)
+CLEARED: Any = tl.constexpr(2048)
 
 
 @kernel
@@ -39,6 +47,13 @@ def _join(
 
 
 @kernel
+def _clear(words: tl.tensor, count: tl.tensor, waiting: tl.constexpr) -> None:
+    await_others(waiting)
+    w = tl.program_id(0) * CLEARED + tl.arange(0, CLEARED)
+    tl.store(words + w, tl.zeros([CLEARED], tl.int32), mask=w < count)
+
+
+@kernel
 def _write_lows(
     indices: tl.tensor,
     words: tl.tensor,
@@ -46,8 +61,9 @@ def _write_lows(
     nnz: tl.tensor,
     start: tl.tensor,
     low: tl.constexpr,
+    lows: tl.constexpr,
 ) -> None:
-    w = p.to(start.dtype) * LOWS + tl.arange(0, LOWS)
+    w = p.to(start.dtype) * lows + tl.arange(0, lows)
     word = packed_word(indices, w, nnz, low).to(tl.int32)
     end = (w + 1) * 32
     tl.store(words + w, word, mask=end <= start)
@@ -66,20 +82,21 @@ def _write_ones(
     start: tl.tensor,
     low: tl.constexpr,
     step: tl.constexpr,
+    ones: tl.constexpr,
 ) -> None:
-    i = p * ONES + tl.arange(0, ONES)
+    i = p * ones + tl.arange(0, ones)
     inside = i < nnz
     index = tl.load(indices + i, mask=inside, other=0).to(start.dtype)
     inside = inside & (index >= 0) & (index < size)
     bit = start + (index >> low) + step * i
     word = tl.where(inside, bit >> 5, -1).to(tl.int32)
-    one = tl.full([ONES], 1, tl.int32) << (bit & 31).to(tl.int32)
-    word, ones = tl.associative_scan((word, one), 0, _join)
-    there = (i + 1 < nnz) & (tl.arange(0, ONES) + 1 < ONES)
+    one = tl.full([ones], 1, tl.int32) << (bit & 31).to(tl.int32)
+    word, joined = tl.associative_scan((word, one), 0, _join)
+    there = (i + 1 < nnz) & (tl.arange(0, ones) + 1 < ones)
     after = tl.load(indices + i + 1, mask=there, other=0).to(start.dtype)
     next_word = (start + (after >> low) + step * (i + 1)) >> 5
     last = inside & (~there | (next_word != word))
-    tl.atomic_or(words + word, ones, mask=last, sem="relaxed")
+    tl.atomic_or(words + word, joined, mask=last, sem="relaxed")
 
 
 @kernel
@@ -92,15 +109,19 @@ def _encode(
     low: tl.constexpr,
     step: tl.constexpr,
     wide: tl.constexpr,
+    lows: tl.constexpr,
+    ones: tl.constexpr,
+    waiting: tl.constexpr,
 ) -> None:
+    await_others(waiting)
     p = tl.program_id(0)
     start = (p.to(tl.int64 if wide else tl.int32) * 0 + nnz) * low
     if p < low_programs:
         if low > 0:
-            _write_lows(indices, words, p, nnz, start, low)
+            _write_lows(indices, words, p, nnz, start, low, lows)
     else:
         p -= low_programs
-        _write_ones(indices, words, p, nnz, size, start, low, step)
+        _write_ones(indices, words, p, nnz, size, start, low, step, ones)
 
 
 @kernel
@@ -130,8 +151,10 @@ def _count(
     totals: tl.tensor,
     doubt: tl.tensor,
     wide: tl.constexpr,
+    waiting: tl.constexpr,
 ) -> None:
     """Ones before each group among those of its program, and of each program."""
+    await_others(waiting)
     p = tl.program_id(0)
     start = p.to(tl.int64 if wide else tl.int32) * 0 + start
     g = p * GROUPS + tl.arange(0, GROUPS)
@@ -158,7 +181,9 @@ def _decode(
     step: tl.constexpr,
     most: tl.constexpr,
     wide: tl.constexpr,
+    waiting: tl.constexpr,
 ) -> None:
+    await_others(waiting)
     p = tl.program_id(0)
     start = p.to(tl.int64 if wide else tl.int32) * 0 + start
     program = tl.arange(0, most)
@@ -206,22 +231,22 @@ def encode_elias_fano(indices: Tensor, size: int, low: int) -> Tensor:
 def decode_bitmap(section: Tensor, size: int, nnz: int) -> Tensor:
     check_length(section, size)
     if nnz == 0:
-        return reference.decode_bitmap(section, size, nnz)
+        return reference_elias_fano.decode_bitmap(section, size, nnz)
     # In a bitmap ones ascend by themselves.
     indices, doubt = read(section, size, nnz, low=0, step=0)
     if bool(doubt):
-        return reference.decode_bitmap(section, size, nnz)
+        return reference_elias_fano.decode_bitmap(section, size, nnz)
     return indices
 
 
 def decode_elias_fano(section: Tensor, size: int, nnz: int, *, low: int) -> Tensor:
     check_length(section, nnz * (low + 1) + (size >> low))
     if nnz == 0 or low > 32:
-        return reference.decode_elias_fano(section, size, nnz, low=low)
+        return reference_elias_fano.decode_elias_fano(section, size, nnz, low=low)
     indices, doubt = read(section, size, nnz, low=low, step=1)
     _check[(cdiv(nnz, CHECKED.value),)](indices, nnz, doubt, **EXACT)
     if bool(doubt):
-        return reference.decode_elias_fano(section, size, nnz, low=low)
+        return reference_elias_fano.decode_elias_fano(section, size, nnz, low=low)
     return indices
 
 
@@ -240,22 +265,27 @@ def read(
     indices = torch.empty(nnz, dtype=index_dtype(size), device=device)
     counted = (words, start, len(words), groups, totals, doubt)
     wide = _wide(32 * len(words), size)
-    _count[(counters,)](*counted, wide=wide, **EXACT)
+    _count[(counters,)](*counted, wide=wide, **following(device))
     most = 1 << (counters - 1).bit_length()
     form = {"low": low, "step": step, "most": most, "wide": wide}
-    _decode[(programs,)](*counted, indices, nnz, size, **form, **EXACT)
+    _decode[(programs,)](*counted, indices, nnz, size, **form, **following(device))
     return indices, doubt
 
 
 def _written(indices: Tensor, size: int, *, low: int, step: int, nbits: int) -> Tensor:
     nnz = len(indices)
-    words = torch.zeros(2 * cdiv(nbits, 64), dtype=torch.int32, device=indices.device)
+    device, then = indices.device, following(indices.device)
+    words = torch.empty(2 * cdiv(nbits, 64), dtype=torch.int32, device=device)
+    # Words of nothing but low bits are written whole.
+    ones = words[nnz * low >> 5 :]
+    if len(ones):
+        _clear[(cdiv(len(ones), CLEARED.value),)](ones, len(ones), **then)
     if nnz:
-        lows = cdiv(cdiv(nnz * low, 32), LOWS.value)
-        grid = (lows + cdiv(nnz, ONES.value),)
+        lows = cdiv(cdiv(nnz * low, 32), WRITING["lows"])
+        grid = (lows + cdiv(nnz, WRITING["ones"]),)
         given = flat(indices.contiguous())
         form = {"low": low, "step": step, "wide": _wide(nbits, size)}
-        _encode[grid](given, words, nnz, size, lows, **form, **EXACT)
+        _encode[grid](given, words, nnz, size, lows, **form, **WRITING, **then)
     return words.view(torch.uint8)[: cdiv(nbits, 8)]
 
 

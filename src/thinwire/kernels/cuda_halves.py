@@ -8,7 +8,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from thinwire.kernels.cuda_launch import EXACT, cdiv, kernel
+from thinwire.kernels.cuda_launch import await_others, cdiv, following, kernel
 
 SPAN: Any = tl.constexpr(1024)
 INFINITY: Any = tl.constexpr(0x7F800000)
@@ -27,7 +27,10 @@ def bfloat16_bits(word: tl.tensor) -> Any:
 
 
 @kernel
-def _to_bfloat16(values: tl.tensor, halves: tl.tensor, nnz: tl.tensor) -> None:
+def _to_bfloat16(
+    values: tl.tensor, halves: tl.tensor, nnz: tl.tensor, waiting: tl.constexpr
+) -> None:
+    await_others(waiting)
     first = tl.program_id(0).to(tl.int64) * SPAN
     i = tl.arange(0, SPAN)
     inside = i < nnz - first
@@ -36,7 +39,10 @@ def _to_bfloat16(values: tl.tensor, halves: tl.tensor, nnz: tl.tensor) -> None:
 
 
 @kernel
-def _to_float16(values: tl.tensor, halves: tl.tensor, nnz: tl.tensor) -> None:
+def _to_float16(
+    values: tl.tensor, halves: tl.tensor, nnz: tl.tensor, waiting: tl.constexpr
+) -> None:
+    await_others(waiting)
     first = tl.program_id(0).to(tl.int64) * SPAN
     i = tl.arange(0, SPAN)
     inside = i < nnz - first
@@ -69,5 +75,6 @@ def _halves(run: Any, values: Tensor) -> Tensor:
     words = values.contiguous().view(torch.int32)
     halves = torch.empty(len(words), dtype=torch.int16, device=words.device)
     if len(words):
-        run[(cdiv(len(words), SPAN.value),)](words, halves, len(words), **EXACT)
+        grid, then = (cdiv(len(words), SPAN.value),), following(words.device)
+        run[grid](words, halves, len(words), **then)
     return halves

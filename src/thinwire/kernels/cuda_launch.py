@@ -1,3 +1,4 @@
+# mypy: disallow-untyped-decorators=False
 """How kernels for CUDA are written and launched, in the interpreter too.
 
 With `TRITON_INTERPRET=1` in the environment Triton runs kernels in Python, one program

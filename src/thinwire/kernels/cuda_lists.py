@@ -20,7 +20,7 @@ from torch import Tensor
 from thinwire.kernels import reference
 from thinwire.kernels.blocks import Block
 from thinwire.kernels.cuda_launch import EXACT, cdiv, flat, kernel
-from thinwire.kernels.cuda_room import shared_words, split_list
+from thinwire.kernels.cuda_partition import shared_words, split_list
 from thinwire.kernels.marker import dealt
 from thinwire.kernels.sections import index_dtype
 
@@ -137,7 +137,7 @@ def merge_split(left: Sparse, right: Sparse, k: int) -> tuple[Sparse, Sparse]:
     nnz = len(left[0]) + len(right[0])
     shared = shared_words(left[0].device)
     merged = _merged(left, right, shared)
-    if k == 0 or k == nnz:
+    if k in (0, nnz):
         return reference.split(*merged, k)
     return split_list(*merged, k, shared=shared, holes=True)
 

@@ -33,6 +33,7 @@ NEIGHBOURS: Any = tl.constexpr(32)
 # Bins of a sample's window, as bits of a magnitude: a window is two octaves wide.
 WINDOW_SHIFT: Any = tl.constexpr(16)
 CLEARED: Any = tl.constexpr(2048)
+NO: Any = tl.constexpr(value=False)
 OCTAVE: Any = tl.constexpr(1 << 23)
 
 # Words of a block's state. What is counted by atomics lies on lines of its own.
@@ -233,7 +234,7 @@ def accumulate_and_list(
         entry = (j.to(tl.int64) << 32) | low
         listing = found + q.to(tl.int64) * room + slot
         tl.store(listing, entry, mask=candidate & (slot < room))
-        if lending:
+        if lending:  # noqa: SIM102 - one is known when compiling, the other is not
             if place + total > room:
                 # What found no room in the list must not be lost.
                 tl.store(to, value, mask=candidate)
@@ -256,6 +257,6 @@ def accumulate(
     lane = tl.arange(0, TILE)
     to, by = x + base + lane, grad + base + lane
     if base + TILE <= size:
-        _sum(to, by, scale, 0, None, False, scaled, zeroing, False)
+        _sum(to, by, scale, 0, None, NO, scaled, zeroing, NO)
     else:
-        _sum(to, by, scale, 0, lane < size - base, False, scaled, zeroing, False)
+        _sum(to, by, scale, 0, lane < size - base, NO, scaled, zeroing, NO)

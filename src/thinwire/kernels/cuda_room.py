@@ -6,6 +6,7 @@ blocks and from how many elements of each were selected last, so nothing is read
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from math import sqrt
 from typing import Any
 
@@ -22,6 +23,7 @@ from thinwire.kernels.cuda_launch import (
     company,
     following,
 )
+from thinwire.kernels.cuda_partition import new_lists, row_table
 
 Sparse = tuple[Tensor, Tensor]
 
@@ -64,7 +66,7 @@ class Room:
         self.most = max(self.counts)
         self.room = int(self.most * (1 + SPARE)) + SPARE_COUNT
         self.batches = cdiv(self.room, cuda_choose.BATCH.value)
-        self.rows = _sample_rows(longest, len(self.blocks))
+        self.rows = _samplerow_table(longest, len(self.blocks))
         self.cold = True
         # Blocks whose candidates are in the list and not in the vector.
         self.lent: set[int] = set()
@@ -73,13 +75,13 @@ class Room:
     def _allocate(self) -> None:
         number, device = len(self.blocks), self.device
         self.programs = company(device)
-        sizes = (
+        sizes: list[int] = [
             number * cuda_mark.STATE.value,
             number * cuda_mark.BINS.value,
             number * self.words,
             cuda_dense.SHARED.value,
             2 * self.programs,
-        )
+        ]
         # One piece, because every piece that begins with zeros is a launch.
         zeros = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
         parts = torch.split(zeros, sizes)
@@ -166,34 +168,33 @@ class Room:
         lent = removing and self.lent.issuperset(numbers)
         if not lent:
             self.restore(x, [number for number in numbers if number in self.lent])
-        rows = _rows(tuple(numbers), tuple(counts), self.device)
-        indices, values = _lists(sum(counts), self.device)
+        rows = row_table(tuple(numbers), tuple(counts), self.device)
+        indices, values = new_lists(sum(counts), self.device)
         known, then = (rows, self.state), following(self.device)
         lists = (self.found, self.room, self.cleared, self.words)
-        order = (self.listed, self.shifts, self.tiles, self.batches)
+        tables = (self.listed, self.shifts, self.tiles, self.batches)
         grid = (self.batches, len(counts))
         larger = (self.batches + self.crowds, len(counts))
-        cuda_choose.count_coarse[larger](*known, *lists, *order, num_warps=8, **then)
+        cuda_choose.count_coarse[larger](*known, *lists, *tables, num_warps=8, **then)
         order = (self.shifts, self.ordered, self.tiles)
         cuda_choose.count_fine[grid](*known, *lists, *order, num_warps=8, **then)
-        lists = (self.ordered, self.room, self.given)
-        cuda_choose.count_given[grid](*known, *lists, num_warps=8, **then)
+        sorted_lists = (self.ordered, self.room, self.given)
+        cuda_choose.count_given[grid](*known, *sorted_lists, num_warps=8, **then)
         out = (indices, values)
         place = (x, self.table, self.blocks[0].start, self.stride)
         form = {**self.form, "removing": removing, "lent": lent, "num_warps": 8}
-        cuda_choose.write[grid](*known, *lists, *out, *place, **form, **then)
+        cuda_choose.write[grid](*known, *sorted_lists, *out, *place, **form, **then)
         self._dense(x, rows, len(counts), out, removing=removing, lent=lent)
         self.lent.difference_update(numbers)
         self.cold = self.cold and len(numbers) < len(self.blocks)
-        return list(
-            zip(indices.split(list(counts)), values.split(list(counts)), strict=True)
-        )
+        edges = list(pairwise((0, *accumulate(counts))))
+        return [(indices[low:high], values[low:high]) for low, high in edges]
 
     def restore(self, x: Tensor, numbers: Sequence[int]) -> None:
         """Put the candidates of these blocks back into the vector."""
         if not numbers:
             return
-        rows = _rows(tuple(numbers), (0,) * len(numbers), self.device)
+        rows = row_table(tuple(numbers), (0,) * len(numbers), self.device)
         place = (x, self.table, self.blocks[0].start, self.stride)
         cuda_choose.restore[(self.batches, len(numbers))](
             rows, self.state, self.found, self.room, *place, **self.form, **EXACT
@@ -229,112 +230,15 @@ class Room:
         )
 
 
-def select_densely(x: Tensor, k: int, block: Block) -> Sparse:
-    """The `k` largest of a block, without candidates."""
-    device = x.device
-    programs = min(company(device), max(cdiv(block.length, 2048), 1))
-    shared = shared_words(device).zero_()
-    parts = shared[cuda_dense.SHARED.value :]
-    indices, values = _lists(k, device)
-    rows = _rows((0,), (k,), device)
-    cuda_dense.partition[(programs,)](
-        x,
-        x,
-        rows,
-        1,
-        rows,
-        block.start,
-        block.length,
-        block.stride,
-        shared,
-        shared,
-        parts,
-        parts,
-        0,
-        indices,
-        values,
-        indices,
-        values,
-        chunk=0 if block.contiguous else block.chunk,
-        one=True,
-        asked=False,
-        splitting=False,
-        holes=False,
-        removing=False,
-        lent=False,
-        **TOGETHER,
-    )
-    return indices, values
-
-
-def split_list(
-    indices: Tensor,
-    values: Tensor,
-    k: int,
-    *,
-    shared: Tensor | None = None,
-    holes: bool = False,
-) -> tuple[Sparse, Sparse]:
-    """The `k` largest entries of a list, and the others, holes among them.
-
-    `shared` are words that have been cleared, if somebody has done it.
-    """
-    device, nnz = values.device, len(values)
-    programs = min(company(device), cdiv(nnz, 2048))
-    shared = shared_words(device).zero_() if shared is None else shared
-    parts = shared[cuda_dense.SHARED.value :]
-    kept = torch.empty(k, dtype=indices.dtype, device=device), values.new_empty(k)
-    rest = nnz - k
-    dropped = indices.new_empty(rest), values.new_empty(rest)
-    rows = _rows((0,), (k,), device)
-    cuda_dense.partition[(programs,)](
-        values,
-        indices,
-        rows,
-        1,
-        rows,
-        0,
-        nnz,
-        nnz,
-        shared,
-        shared,
-        parts,
-        parts,
-        0,
-        *kept,
-        *dropped,
-        chunk=0,
-        one=True,
-        asked=False,
-        splitting=True,
-        holes=holes,
-        removing=False,
-        lent=False,
-        **TOGETHER,
-    )
-    return kept, dropped
-
-
 def lists_candidates(length: int, k: int) -> bool:
     """Whether a list of candidates is worth its making."""
     return SHORT < length <= LONGEST and 0 < k <= length // 8
 
 
-def _sample_rows(length: int, blocks: int) -> int:
-    neighbours = cuda_mark.NEIGHBOURS.value
+def _samplerow_table(length: int, blocks: int) -> int:
+    neighbours: int = cuda_mark.NEIGHBOURS.value
     rows = max(ROWS // blocks, FEWEST_ROWS)
     return max(min(rows, length // (4 * neighbours)), 1)
-
-
-def _lists(nnz: int, device: torch.device) -> Sparse:
-    indices = torch.empty(nnz, dtype=torch.int32, device=device)
-    return indices, torch.empty(nnz, device=device)
-
-
-def shared_words(device: torch.device) -> Tensor:
-    """Room for what programs that wait for each other share; to be cleared."""
-    size = cuda_dense.SHARED.value + 2 * company(device)
-    return torch.empty(size, dtype=torch.int32, device=device)
 
 
 # Tables that follow from sizes alone: written to the device once, then remembered, so
@@ -344,18 +248,6 @@ def shared_words(device: torch.device) -> Tensor:
 @lru_cache(maxsize=1024)
 def _geometry(blocks: tuple[Block, ...], device: torch.device) -> Tensor:
     return torch.tensor([[b.start, b.length] for b in blocks], device=device)
-
-
-@lru_cache(maxsize=1024)
-def _rows(
-    numbers: tuple[int, ...], counts: tuple[int, ...], device: torch.device
-) -> Tensor:
-    """For each selection the block, how many elements, and where they are written."""
-    rows, out = [], 0
-    for number, count in zip(numbers, counts, strict=True):
-        rows.append([number, count, out])
-        out += count
-    return torch.tensor(rows, device=device)
 
 
 @lru_cache(maxsize=1024)

@@ -2,6 +2,7 @@
 """Passes over every element besides accumulation: a peak to find, a mean to write."""
 
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -66,7 +67,7 @@ def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:
     edges = tuple(bounds.tolist())
     segments = len(edges) - 1
     peaks = torch.zeros(segments, dtype=torch.int32, device=vector.device)
-    longest = max((b - a for a, b in zip(edges, edges[1:], strict=False)), default=0)
+    longest = max((high - low for low, high in pairwise(edges)), default=0)
     if longest > 0:
         grid = (cdiv(longest, STEP.value * STEPS.value), segments)
         _peaks[grid](flat(vector), _edges(edges, vector.device), peaks, **EXACT)
