@@ -5,11 +5,11 @@
 A step is `accumulate_` without the zeroing of the gradient, and `take_each` with a
 marker that lends, captured in a CUDA graph and replayed on fresh gradients (Laplace,
 each run of 65 536 elements with a scale of its own, lognormal), after so many steps of
-error feedback that the residual is steady. Before every replay 256 MB are overwritten, so the
-cache is cold. The floor is 12 bytes per element at the bandwidth of a copy in the same
-run. The peer is add, `torch.topk`, gather and zero. Times are medians in microseconds,
-with the quartiles. The last selection of every case is compared with the reference, bit
-for bit, and so is what remains.
+error feedback that the residual is steady. Before every replay 256 MB are overwritten,
+so the cache is cold. The floor is 12 bytes per element at the bandwidth of a copy in
+the same run. The peer is add, `torch.topk`, gather and zero. Times are medians in
+microseconds, with the quartiles. The last selection of every case is compared with the
+reference, bit for bit, and so is what remains.
 """
 
 import argparse

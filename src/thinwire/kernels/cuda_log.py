@@ -38,9 +38,9 @@ def _decode(
     tl.store(values + i, (level | sign).to(tl.float32, bitcast=True), mask=inside)
     if tl.program_id(0) == 0:
         number = tl.arange(0, levels)
-        level = tl.load(words + number)
+        each = tl.load(words + number)
         after = tl.load(words + number + 1, mask=number + 1 < levels, other=INFINITY)
-        wrong = (level < 0) | (level >= INFINITY) | (after < level)
+        wrong = (each < 0) | (each >= INFINITY) | (after < each)
         tl.store(doubt, (tl.sum(wrong.to(tl.int32)) > 0).to(tl.int32))
 
 
