@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from time import perf_counter
 from types import ModuleType
 
+import torch
 from torch import Tensor
 from torch.autograd import profiler
 
@@ -65,7 +66,12 @@ def processor() -> ModuleType:
 @cache
 def _accelerator() -> ModuleType:
     """Kernels in Triton, which comes with torch for CUDA, as a rule."""
-    if find_spec("triton") is None:
+    if torch.version.cuda is None or find_spec("triton") is None:
+        return _reference()
+    import triton
+
+    # Before 3.4, programs of a launch could not be told to follow, or wait for, others.
+    if not hasattr(triton, "knobs"):
         return _reference()
     from thinwire.kernels import cuda
 
