@@ -194,7 +194,7 @@ def accumulate_and_list(
     `reading` leaves out the gradient: candidates of `x` as it is. The table `listed`
     has each tile's first place in the list (high half) and number of candidates. If
     `lending`, candidates leave the vector, for a later launch to put back the few that
-    are not selected: half the scattered writes of a step, at 1 %, or less.
+    are not selected: a tenth of the scattered writes that taking out the others takes.
     """
     await_others(waiting)
     t = tl.program_id(0)

@@ -67,7 +67,8 @@ class Room:
         self.room = int(self.most * (1 + SPARE)) + SPARE_COUNT
         self.batches = cdiv(self.room, cuda_choose.BATCH.value)
         self.rows = _samplerow_table(longest, len(self.blocks))
-        self.cold = True
+        # Blocks that were selected from: their windows are known.
+        self.warm: set[int] = set()
         # Blocks whose candidates are in the list and not in the vector.
         self.lent: set[int] = set()
         self._allocate()
@@ -121,7 +122,8 @@ class Room:
         form = {**self.form, "reading": grad is None}
         aims = _aims(self.blocks, tuple(self.counts), self.rows, self.device)
         grid = (cdiv(self.rows, _HEIGHT), end - first)
-        for cold in (True, False) if self.cold else (False,):
+        known = self.warm.issuperset(range(first, end))
+        for cold in (False,) if known else (True, False):
             cuda_mark.sample[grid](
                 *given,
                 *place,
@@ -186,7 +188,7 @@ class Room:
         cuda_choose.write[grid](*known, *sorted_lists, *out, *place, **form, **then)
         self._dense(x, rows, len(counts), out, removing=removing, lent=lent)
         self.lent.difference_update(numbers)
-        self.cold = self.cold and len(numbers) < len(self.blocks)
+        self.warm.update(numbers)
         edges = list(pairwise((0, *accumulate(counts))))
         return [(indices[low:high], values[low:high]) for low, high in edges]
 
