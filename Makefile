@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-gpu lint check laws fuzz bench format build clean
+.PHONY: demo test test-gpu lint check laws fuzz bench bench-gpu format build clean
 
 demo: $(READY)
 	$(BIN)/thinwire demo
@@ -41,6 +41,10 @@ bench: $(READY)
 	$(BIN)/python benchmarks/codecs.py
 	$(BIN)/python benchmarks/sketch.py
 	$(BIN)/python benchmarks/embedding.py
+
+# On a machine with a CUDA device.
+bench-gpu: $(READY)
+	$(BIN)/python benchmarks/kernels_gpu.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -155,6 +155,24 @@ def select(
     return indices, values
 
 
+def select_each(
+    x: Tensor, counts: Sequence[int], *, marker: Marker, numbers: Sequence[int]
+) -> list[Sparse]:
+    return [
+        select(x, k, block=marker.blocks[number], marker=marker, number=number)
+        for k, number in zip(counts, numbers, strict=True)
+    ]
+
+
+def take_each(
+    x: Tensor, counts: Sequence[int], *, marker: Marker, numbers: Sequence[int]
+) -> list[Sparse]:
+    taken = select_each(x, counts, marker=marker, numbers=numbers)
+    for number, (indices, values) in zip(numbers, taken, strict=True):
+        subtract_at_(x, indices, values, block=marker.blocks[number])
+    return taken
+
+
 def _marks(marker: Marker, number: int) -> Marks:
     words = _array(marker.bitmap)[marker.offsets[number] : marker.offsets[number + 1]]
     known = marker.valid[number]
@@ -189,6 +207,10 @@ def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
     return kept, dropped
 
 
+def merge_split(left: Sparse, right: Sparse, k: int) -> tuple[Sparse, Sparse]:
+    return split(*merge_add(*left, *right), k)
+
+
 def gather(x: Tensor, indices: Tensor, *, block: Block) -> Tensor:
     values = torch.empty(len(indices), dtype=x.dtype)
     _check(cpu_lists.gather(*_place(x, block), _array(indices), _array(values)), block)
@@ -214,6 +236,14 @@ def subtract_at_(x: Tensor, indices: Tensor, values: Tensor, *, block: Block) ->
     _check(cpu_lists.add_at(*_place(x, block), *given), block)
 
 
+def leave_at_(
+    x: Tensor, indices: Tensor, held: Tensor, sent: Tensor, *, block: Block
+) -> None:
+    # What is held there was read a moment ago, so it is cached.
+    del held
+    subtract_at_(x, indices, sent, block=block)
+
+
 def scatter_(
     out: Tensor, indices: Tensor, values: Tensor, *, block: Block, divisor: float
 ) -> None:
@@ -223,6 +253,12 @@ def scatter_(
         bits, rounded = out.view(torch.uint16), rounded.view(torch.uint16)
     given = (_array(indices), _array(rounded))
     _check(cpu_lists.scatter(*_place(bits, block), *given), block)
+
+
+def write_mean_(out: Tensor, indices: Tensor, values: Tensor, *, ranks: int) -> None:
+    out.zero_()
+    block = Block.whole(out.numel())
+    scatter_(out, indices, values, block=block, divisor=float(ranks))
 
 
 def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from importlib.util import find_spec
 from time import perf_counter
 from types import ModuleType
 
+import torch
 from torch import Tensor
 from torch.autograd import profiler
 
@@ -45,7 +47,11 @@ def by_reference() -> Iterator[None]:
 
 def backend(tensor: Tensor) -> ModuleType:
     """The primitives for a tensor's device."""
-    return processor() if tensor.is_cpu else _reference()
+    if tensor.is_cpu:
+        return processor()
+    if tensor.is_cuda and not _by_reference.get():
+        return _accelerator()
+    return _reference()
 
 
 def processor() -> ModuleType:
@@ -58,6 +64,21 @@ def _cpu() -> ModuleType:
     from thinwire.kernels import cpu
 
     return cpu
+
+
+@cache
+def _accelerator() -> ModuleType:
+    """Kernels in Triton, which comes with torch for CUDA, as a rule."""
+    if torch.version.cuda is None or find_spec("triton") is None:
+        return _reference()
+    import triton
+
+    # Before 3.4, programs of a launch could not be told to follow, or wait for, others.
+    if not hasattr(triton, "knobs"):
+        return _reference()
+    from thinwire.kernels import cuda
+
+    return cuda
 
 
 @cache

@@ -1,6 +1,7 @@
 """Candidate marks: the bits that let selection skip a second dense pass."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,9 +27,14 @@ class Marker:
     accumulation covered the whole block since it was last selected from. Between the
     two, only `add_at_` with this marker may change the block; whoever changes it in
     another way calls `forget`.
+
+    Whoever sets `lending` promises more: between the two, nobody looks at the vector
+    but by `take_each` and `add_at_` with this marker. A backend may then keep what it
+    has marked in its scratch instead of the vector.
     """
 
     blocks: tuple[Block, ...]
+    lending: bool = field(default=False, kw_only=True)
     hints: Tensor = field(init=False)
     bitmap: Tensor = field(init=False)
     offsets: tuple[int, ...] = field(init=False)
@@ -42,6 +48,8 @@ class Marker:
     chunk: int = field(init=False)
     starts: Tensor = field(init=False)
     firsts: Tensor = field(init=False)
+    # What a backend keeps instead of a bitmap, on its device.
+    scratch: Any = field(init=False, default=None, compare=False, repr=False)
     _covered: list[int] = field(init=False)
     _pieces: list[tuple[int, int]] = field(init=False)
 

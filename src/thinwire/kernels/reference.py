@@ -115,6 +115,24 @@ def select(
     return _index_dtype(indices, block.length), values[indices]
 
 
+def select_each(
+    x: Tensor, counts: Sequence[int], *, marker: Marker, numbers: Sequence[int]
+) -> list[Sparse]:
+    return [
+        select(x, k, block=marker.blocks[number], marker=marker, number=number)
+        for k, number in zip(counts, numbers, strict=True)
+    ]
+
+
+def take_each(
+    x: Tensor, counts: Sequence[int], *, marker: Marker, numbers: Sequence[int]
+) -> list[Sparse]:
+    taken = select_each(x, counts, marker=marker, numbers=numbers)
+    for number, (indices, values) in zip(numbers, taken, strict=True):
+        subtract_at_(x, indices, values, block=marker.blocks[number])
+    return taken
+
+
 def merge_add(
     left: Tensor, left_values: Tensor, right: Tensor, right_values: Tensor
 ) -> Sparse:
@@ -132,6 +150,10 @@ def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
     order = by_magnitude(values)
     kept, dropped = order[:k].sort().values, order[k:].sort().values
     return (indices[kept], values[kept]), (indices[dropped], values[dropped])
+
+
+def merge_split(left: Sparse, right: Sparse, k: int) -> tuple[Sparse, Sparse]:
+    return split(*merge_add(*left, *right), k)
 
 
 def gather(x: Tensor, indices: Tensor, *, block: Block) -> Tensor:
@@ -156,12 +178,24 @@ def subtract_at_(x: Tensor, indices: Tensor, values: Tensor, *, block: Block) ->
     x[positions(indices, block)] -= values
 
 
+def leave_at_(
+    x: Tensor, indices: Tensor, held: Tensor, sent: Tensor, *, block: Block
+) -> None:
+    x[positions(indices, block)] = held - sent
+
+
 def scatter_(
     out: Tensor, indices: Tensor, values: Tensor, *, block: Block, divisor: float
 ) -> None:
     # A tensor, because CUDA multiplies by the reciprocal of a number.
     quotient = values / torch.tensor(divisor, dtype=values.dtype, device=values.device)
     out[positions(indices, block)] = quotient.to(out.dtype)
+
+
+def write_mean_(out: Tensor, indices: Tensor, values: Tensor, *, ranks: int) -> None:
+    out.zero_()
+    block = Block.whole(out.numel())
+    scatter_(out, indices, values, block=block, divisor=float(ranks))
 
 
 def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:

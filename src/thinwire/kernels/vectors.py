@@ -89,6 +89,32 @@ def select(
         return backend(x).select(x, k, block=block, marker=marker, number=number)  # type: ignore[no-any-return]
 
 
+def select_each(
+    x: Tensor,
+    counts: Sequence[int],
+    *,
+    marker: Marker,
+    numbers: Sequence[int] | None = None,
+) -> list[Sparse]:
+    """`select` from several of the marker's blocks, by default all, at once."""
+    chosen = range(len(marker.blocks)) if numbers is None else numbers
+    with entered("select_each"):
+        return backend(x).select_each(x, counts, marker=marker, numbers=chosen)  # type: ignore[no-any-return]
+
+
+def take_each(
+    x: Tensor,
+    counts: Sequence[int],
+    *,
+    marker: Marker,
+    numbers: Sequence[int] | None = None,
+) -> list[Sparse]:
+    """`select_each`, and what is selected is subtracted."""
+    chosen = range(len(marker.blocks)) if numbers is None else numbers
+    with entered("take_each"):
+        return backend(x).take_each(x, counts, marker=marker, numbers=chosen)  # type: ignore[no-any-return]
+
+
 def merge_add(
     left: Tensor, left_values: Tensor, right: Tensor, right_values: Tensor
 ) -> Sparse:
@@ -101,6 +127,16 @@ def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
     """The `k` entries of largest |v| (ties to the smaller index), and the others."""
     with entered("split"):
         return backend(values).split(indices, values, k)  # type: ignore[no-any-return]
+
+
+def merge_split(left: Sparse, right: Sparse, k: int) -> tuple[Sparse, Sparse]:
+    """The sum of two lists, split, where one of them has at least `k` entries.
+
+    Nothing waits for the number of indices that both list: on a device, the others may
+    have as many holes, with a value of zero at an index of -1, which is nowhere.
+    """
+    with entered("merge_split"):
+        return backend(left[1]).merge_split(left, right, k)  # type: ignore[no-any-return]
 
 
 def gather(x: Tensor, indices: Tensor, *, block: Block | None = None) -> Tensor:
@@ -138,6 +174,21 @@ def subtract_at_(
         )
 
 
+def leave_at_(
+    x: Tensor,
+    indices: Tensor,
+    held: Tensor,
+    sent: Tensor,
+    *,
+    block: Block | None = None,
+) -> None:
+    """`x[indices] -= sent` in a block, where `x` is known to hold `held` there."""
+    with entered("leave_at_"):
+        backend(x).leave_at_(
+            x, indices, held, sent, block=block or Block.whole(x.numel())
+        )
+
+
 def scatter_(
     out: Tensor,
     indices: Tensor,
@@ -155,6 +206,12 @@ def scatter_(
             block=block or Block.whole(out.numel()),
             divisor=divisor,
         )
+
+
+def write_mean_(out: Tensor, indices: Tensor, values: Tensor, *, ranks: int) -> None:
+    """`values / ranks` at `indices`, rounded to the dtype, and zeros elsewhere."""
+    with entered("write_mean_"):
+        backend(out).write_mean_(out, indices, values, ranks=ranks)
 
 
 def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:

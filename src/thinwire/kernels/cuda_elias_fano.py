@@ -1,0 +1,294 @@
+# mypy: disallow-untyped-decorators=False
+# ruff: noqa: D103, because the front door documents each function.
+"""Bitmaps and Elias-Fano lists: one launch to write them, two to read them.
+
+Both are a vector of bits with a one per entry: in a bitmap at its index; in an
+Elias-Fano list at the index without the low bits, plus the entry's number. A program
+joins the ones of neighbours that share a word before it writes them. To read, ones are
+counted by groups of words, then each program knows how many are before its own.
+
+Bytes that come over a wire are judged while they are read: a word of doubt stays on
+the device, and only whoever must know reads it. In doubt the reference decides.
+"""
+
+from typing import Any
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from thinwire.kernels import reference_elias_fano
+from thinwire.kernels.cuda_bits import as_words, packed_word, unpacked
+from thinwire.kernels.cuda_launch import (
+    EXACT,
+    LONGEST,
+    await_others,
+    cdiv,
+    flat,
+    following,
+    kernel,
+)
+from thinwire.kernels.sections import check_length, index_dtype
+
+# Words of a program that writes low bits, and entries of one that writes ones.
+WRITING: dict[str, int] = {"lows": 256, "ones": 1024, "num_warps": 8}
+# Words of a group, which one program reads, and groups that one program counts.
+GROUP: Any = tl.constexpr(32)
+GROUPS: Any = tl.constexpr(32)
+CHECKED: Any = tl.constexpr(1024)
+CLEARED: Any = tl.constexpr(2048)
+
+
+@kernel
+def _join(
+    word: tl.tensor, bits: tl.tensor, next_word: tl.tensor, more: tl.tensor
+) -> Any:
+    return next_word, tl.where(word == next_word, bits | more, more)
+
+
+@kernel
+def _clear(words: tl.tensor, count: tl.tensor, waiting: tl.constexpr) -> None:
+    await_others(waiting)
+    w = tl.program_id(0) * CLEARED + tl.arange(0, CLEARED)
+    tl.store(words + w, tl.zeros([CLEARED], tl.int32), mask=w < count)
+
+
+@kernel
+def _write_lows(
+    indices: tl.tensor,
+    words: tl.tensor,
+    p: tl.tensor,
+    nnz: tl.tensor,
+    start: tl.tensor,
+    low: tl.constexpr,
+    lows: tl.constexpr,
+) -> None:
+    w = p.to(start.dtype) * lows + tl.arange(0, lows)
+    word = packed_word(indices, w, nnz, low).to(tl.int32)
+    end = (w + 1) * 32
+    tl.store(words + w, word, mask=end <= start)
+    # The last word belongs to the ones as well.
+    shared = (end > start) & (end < start + 32)
+    tl.atomic_or(words + w, word, mask=shared, sem="relaxed")
+
+
+@kernel
+def _write_ones(
+    indices: tl.tensor,
+    words: tl.tensor,
+    p: tl.tensor,
+    nnz: tl.tensor,
+    size: tl.tensor,
+    start: tl.tensor,
+    low: tl.constexpr,
+    step: tl.constexpr,
+    ones: tl.constexpr,
+) -> None:
+    i = p * ones + tl.arange(0, ones)
+    inside = i < nnz
+    index = tl.load(indices + i, mask=inside, other=0).to(start.dtype)
+    inside = inside & (index >= 0) & (index < size)
+    bit = start + (index >> low) + step * i
+    word = tl.where(inside, bit >> 5, -1).to(tl.int32)
+    one = tl.full([ones], 1, tl.int32) << (bit & 31).to(tl.int32)
+    word, joined = tl.associative_scan((word, one), 0, _join)
+    there = (i + 1 < nnz) & (tl.arange(0, ones) + 1 < ones)
+    after = tl.load(indices + i + 1, mask=there, other=0).to(start.dtype)
+    next_word = (start + (after >> low) + step * (i + 1)) >> 5
+    last = inside & (~there | (next_word != word))
+    tl.atomic_or(words + word, joined, mask=last, sem="relaxed")
+
+
+@kernel
+def _encode(
+    indices: tl.tensor,
+    words: tl.tensor,
+    nnz: tl.tensor,
+    size: tl.tensor,
+    low_programs: tl.tensor,
+    low: tl.constexpr,
+    step: tl.constexpr,
+    wide: tl.constexpr,
+    lows: tl.constexpr,
+    ones: tl.constexpr,
+    waiting: tl.constexpr,
+) -> None:
+    await_others(waiting)
+    p = tl.program_id(0)
+    start = (p.to(tl.int64 if wide else tl.int32) * 0 + nnz) * low
+    if p < low_programs:
+        if low > 0:
+            _write_lows(indices, words, p, nnz, start, low, lows)
+    else:
+        p -= low_programs
+        _write_ones(indices, words, p, nnz, size, start, low, step, ones)
+
+
+@kernel
+def _population(word: tl.tensor) -> Any:
+    """How many bits of each word are set."""
+    word = word - ((word >> 1) & 0x55555555)
+    word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
+    word = (word + (word >> 4)) & 0x0F0F0F0F
+    word = word + (word >> 8)
+    return (word + (word >> 16)) & 0x3F
+
+
+@kernel
+def _ones(words: tl.tensor, w: tl.tensor, start: tl.tensor, count: tl.tensor) -> Any:
+    """Words of the vector of ones; what precedes it in its first word is left out."""
+    word = tl.load(words + w, mask=w < count, other=0)
+    before = (tl.full(w.shape, 1, tl.int32) << (start & 31).to(tl.int32)) - 1
+    return tl.where(w == start >> 5, word & ~before, word)
+
+
+@kernel
+def _count(
+    words: tl.tensor,
+    start: tl.tensor,
+    count: tl.tensor,
+    groups: tl.tensor,
+    totals: tl.tensor,
+    doubt: tl.tensor,
+    wide: tl.constexpr,
+    waiting: tl.constexpr,
+) -> None:
+    """Ones before each group among those of its program, and of each program."""
+    await_others(waiting)
+    p = tl.program_id(0)
+    start = p.to(tl.int64 if wide else tl.int32) * 0 + start
+    g = p * GROUPS + tl.arange(0, GROUPS)
+    w = (start >> 5) + g[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    found = tl.sum(_population(_ones(words, w, start, count)), axis=1)
+    tl.store(groups + g, tl.cumsum(found) - found)
+    tl.store(totals + p, tl.sum(found))
+    if p == 0:
+        tl.store(doubt, 0)
+
+
+@kernel
+def _decode(
+    words: tl.tensor,
+    start: tl.tensor,
+    count: tl.tensor,
+    groups: tl.tensor,
+    totals: tl.tensor,
+    doubt: tl.tensor,
+    indices: tl.tensor,
+    nnz: tl.tensor,
+    size: tl.tensor,
+    low: tl.constexpr,
+    step: tl.constexpr,
+    most: tl.constexpr,
+    wide: tl.constexpr,
+    waiting: tl.constexpr,
+) -> None:
+    await_others(waiting)
+    p = tl.program_id(0)
+    start = p.to(tl.int64 if wide else tl.int32) * 0 + start
+    program = tl.arange(0, most)
+    before = tl.load(totals + program, mask=program < p // GROUPS, other=0)
+    before = tl.sum(before) + tl.load(groups + p)
+    w = (start >> 5) + p * GROUP + tl.arange(0, GROUP)
+    word = _ones(words, w, start, count)
+    population = _population(word)
+    entry = before + tl.cumsum(population) - population
+    bit = tl.arange(0, 32)
+    set_ = ((word[:, None] >> bit[None, :]) & 1) > 0
+    below = (tl.full([32], 1, tl.int32) << bit) - 1
+    entry = entry[:, None] + _population(word[:, None] & below[None, :])
+    inside = set_ & (entry < nnz)
+    high = w[:, None] * 32 + bit[None, :] - start - step * entry
+    index = high << low
+    if low > 0:
+        index |= unpacked(words, entry.to(start.dtype), inside, low).to(start.dtype)
+    tl.store(indices + entry, index.to(indices.dtype.element_ty), mask=inside)
+    wrong = tl.sum((set_ & ((entry >= nnz) | (index >= size))).to(tl.int32)) > 0
+    if p == tl.num_programs(0) - 1:
+        wrong = wrong | (before + tl.sum(population) != nnz)
+    tl.atomic_or(doubt, 1, mask=wrong, sem="relaxed")
+
+
+@kernel
+def _check(indices: tl.tensor, nnz: tl.tensor, doubt: tl.tensor) -> None:
+    i = tl.program_id(0) * CHECKED + tl.arange(0, CHECKED)
+    both = i + 1 < nnz
+    here = tl.load(indices + i, mask=both, other=0)
+    after = tl.load(indices + i + 1, mask=both, other=1)
+    wrong = tl.sum((after <= here).to(tl.int32)) > 0
+    tl.atomic_or(doubt, 1, mask=wrong, sem="relaxed")
+
+
+def encode_bitmap(indices: Tensor, size: int) -> Tensor:
+    return _written(indices, size, low=0, step=0, nbits=size)
+
+
+def encode_elias_fano(indices: Tensor, size: int, low: int) -> Tensor:
+    nbits = len(indices) * (low + 1) + (size >> low)
+    return _written(indices, size, low=low, step=1, nbits=nbits)
+
+
+def decode_bitmap(section: Tensor, size: int, nnz: int) -> Tensor:
+    check_length(section, size)
+    if nnz == 0:
+        return reference_elias_fano.decode_bitmap(section, size, nnz)
+    # In a bitmap ones ascend by themselves.
+    indices, doubt = read(section, size, nnz, low=0, step=0)
+    if bool(doubt):
+        return reference_elias_fano.decode_bitmap(section, size, nnz)
+    return indices
+
+
+def decode_elias_fano(section: Tensor, size: int, nnz: int, *, low: int) -> Tensor:
+    check_length(section, nnz * (low + 1) + (size >> low))
+    if nnz == 0 or low > 32:
+        return reference_elias_fano.decode_elias_fano(section, size, nnz, low=low)
+    indices, doubt = read(section, size, nnz, low=low, step=1)
+    _check[(cdiv(nnz, CHECKED.value),)](indices, nnz, doubt, **EXACT)
+    if bool(doubt):
+        return reference_elias_fano.decode_elias_fano(section, size, nnz, low=low)
+    return indices
+
+
+def read(
+    section: Tensor, size: int, nnz: int, *, low: int, step: int
+) -> tuple[Tensor, Tensor]:
+    """The indices, and a word on the device that is 0 if they are in range."""
+    words = as_words(section)
+    device = section.device
+    start = nnz * low
+    programs = cdiv(len(words) - (start >> 5), GROUP.value)
+    counters = cdiv(programs, GROUPS.value)
+    room = counters * (GROUPS.value + 1) + 1
+    scratch = torch.empty(room, dtype=torch.int32, device=device)
+    groups, totals, doubt = torch.split(scratch, [counters * GROUPS.value, counters, 1])
+    indices = torch.empty(nnz, dtype=index_dtype(size), device=device)
+    counted = (words, start, len(words), groups, totals, doubt)
+    wide = _wide(32 * len(words), size)
+    _count[(counters,)](*counted, wide=wide, **following(device))
+    most = 1 << (counters - 1).bit_length()
+    form = {"low": low, "step": step, "most": most, "wide": wide}
+    _decode[(programs,)](*counted, indices, nnz, size, **form, **following(device))
+    return indices, doubt
+
+
+def _written(indices: Tensor, size: int, *, low: int, step: int, nbits: int) -> Tensor:
+    nnz = len(indices)
+    device, then = indices.device, following(indices.device)
+    words = torch.empty(2 * cdiv(nbits, 64), dtype=torch.int32, device=device)
+    # Words of nothing but low bits are written whole.
+    ones = words[nnz * low >> 5 :]
+    if len(ones):
+        _clear[(cdiv(len(ones), CLEARED.value),)](ones, len(ones), **then)
+    if nnz:
+        lows = cdiv(cdiv(nnz * low, 32), WRITING["lows"])
+        grid = (lows + cdiv(nnz, WRITING["ones"]),)
+        given = flat(indices.contiguous())
+        form = {"low": low, "step": step, "wide": _wide(nbits, size)}
+        _encode[grid](given, words, nnz, size, lows, **form, **WRITING, **then)
+    return words.view(torch.uint8)[: cdiv(nbits, 8)]
+
+
+def _wide(nbits: int, size: int) -> bool:
+    """Whether bits, or indices, are too many to be numbered by 32 bits."""
+    return max(nbits, size) >= LONGEST

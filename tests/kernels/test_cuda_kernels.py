@@ -1,0 +1,454 @@
+"""The Triton kernels return the reference's bits: on a CUDA device, or interpreted.
+
+Without a device Triton's interpreter (see `tests/conftest.py`) runs the same kernels on
+the processor, slowly, so vectors are short. Blocks count as long enough for a list of
+candidates from the first element on.
+"""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from kernel_inputs import VECTORS, same_bits, some_indices, vector, ways_to_cut
+
+pytest.importorskip("triton", reason="needs Triton")
+
+# ruff: noqa: E402, because the next imports fail where there is no Triton.
+ON_DEVICE = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if ON_DEVICE else "cpu")
+SIZE = 300_007 if ON_DEVICE else 2003
+# The interpreter computes with numpy, which warns of what is not finite.
+pytestmark = (
+    pytest.mark.gpu
+    if ON_DEVICE
+    else pytest.mark.filterwarnings("ignore::RuntimeWarning")
+)
+
+from thinwire import kernels
+from thinwire.codecs.elias_fano import low_bits
+from thinwire.kernels import (
+    Block,
+    Marker,
+    cuda,
+    cuda_elias_fano,
+    cuda_mark,
+    cuda_room,
+    interleaved_blocks,
+    reference,
+)
+
+on_device = pytest.mark.skipif(not ON_DEVICE, reason="needs a CUDA device")
+EVERY_BYTE = bytes(range(256))
+
+
+@pytest.fixture(autouse=True)
+def lists_for_short_blocks(monkeypatch):
+    monkeypatch.setattr(cuda_room, "SHORT", 0)
+
+
+def drawn(name: str, size: int) -> torch.Tensor:
+    return vector(name, size).to(DEVICE)
+
+
+def drawn_indices(size: int, count: int, dtype=torch.int32) -> torch.Tensor:
+    torch.manual_seed(size + count)
+    return some_indices(size, count, dtype).to(DEVICE)
+
+
+def assert_same(found, wanted):
+    for a, b in zip(found, wanted, strict=True):
+        assert same_bits(a, b)
+
+
+def words(marker, which):
+    state = marker.scratch.state.view(-1, cuda_mark.STATE.value)
+    return state[:, which.value].tolist()
+
+
+@pytest.mark.parametrize("number", range(len(VECTORS)))
+def test_select(number):
+    name = list(VECTORS)[number]
+    x = drawn(name, SIZE)
+    block = ways_to_cut(SIZE)[number % 6][-1]
+    for k in (block.length // 50, block.length // 2)[: 1 + number % 2]:
+        found = cuda.select(x, k, block=block, marker=None, number=0)
+        wanted = reference.select(x, k, block=block, marker=None, number=0)
+        assert_same(found, wanted)
+
+
+def test_few_elements_and_all_of_them():
+    for size in (1, 65):
+        x, block = drawn("ties", size), Block.whole(size)
+        for k in {0, 1, size}:
+            found = cuda.select(x, k, block=block, marker=None, number=0)
+            wanted = reference.select(x, k, block=block, marker=None, number=0)
+            assert_same(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "lending", "dtype"),
+    [
+        ((Block.whole(SIZE),), True, torch.float32),
+        (interleaved_blocks(SIZE, 2, 64), True, torch.bfloat16),
+        (kernels.contiguous_blocks(SIZE, 2), False, torch.float16),
+    ],
+)
+def test_error_feedback(blocks, lending, dtype):
+    """Steady, jumping, tied and received: listed or not, the bits are the same."""
+    marker = Marker(blocks, lending=lending)
+    x = torch.zeros(SIZE, device=DEVICE)
+    y = x.clone()
+    counts = [block.length // 50 for block in blocks]
+    kinds, listed = ("normal", "laplace", "ties", "octaves"), []
+    for step, kind in enumerate(kinds):
+        grad = drawn(kind, SIZE).to(dtype)
+        again = grad.clone()
+        scale = 0.5 if step == 1 else 1.0
+        cuda.accumulate_(x, grad, offset=0, scale=scale, marker=marker)
+        reference.accumulate_(y, again, offset=0, scale=scale, marker=None)
+        assert not grad.any()
+        assert all(marker.valid) == (step > 0)
+        if step == 2:
+            received = (drawn_indices(blocks[0].length, 40), drawn("normal", 40))
+            given = {"block": blocks[0], "number": 0}
+            cuda.add_at_(x, *received, marker=marker, **given)
+            reference.add_at_(y, *received, marker=None, **given)
+        taken = cuda.take_each(x, counts, marker=marker, numbers=range(len(blocks)))
+        for block, k, found in zip(blocks, counts, taken, strict=True):
+            wanted = reference.select(y, k, block=block, marker=None, number=0)
+            assert_same(found, wanted)
+            reference.subtract_at_(y, *wanted, block=block)
+        assert same_bits(x, y)
+        listed += [1 - dense for dense in words(marker, cuda_mark.DENSE)]
+    assert 0 < sum(listed) < len(listed)
+
+
+def test_select_leaves_the_vector_alone():
+    marker = Marker((Block.whole(SIZE),), lending=True)
+    x = torch.zeros(SIZE, device=DEVICE)
+    for _ in range(2):
+        grad = drawn("normal", SIZE)
+        wanted = x + grad
+        cuda.accumulate_(x, grad, offset=0, scale=1.0, marker=marker)
+        cuda.select(x, SIZE // 50, block=marker.blocks[0], marker=marker, number=0)
+        assert same_bits(x, wanted)
+
+
+def test_what_is_lent_comes_back_before_anything_else_happens():
+    marker = Marker((Block.whole(SIZE),), lending=True)
+    x = torch.zeros(SIZE, device=DEVICE)
+    wanted = x.clone()
+    for k in (SIZE // 50, SIZE // 2):
+        for _ in range(2):
+            grad = drawn("normal", SIZE)
+            wanted += grad
+            cuda.accumulate_(x, grad, offset=0, scale=1.0, marker=marker)
+        found = cuda.select(x, k, block=marker.blocks[0], marker=marker, number=0)
+        reference_found = reference.select(
+            wanted, k, block=marker.blocks[0], marker=None, number=0
+        )
+        assert_same(found, reference_found)
+        assert same_bits(x, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_pieces_and_strides_are_accumulated(dtype):
+    x, wide = drawn("octaves", 2000), drawn("normal", 4000).to(dtype)
+    wanted = x.clone()
+    for low, high in pairwise((0, 1, 2000)):
+        grad = wide[::2][low:high]
+        reference.accumulate_(wanted, grad.clone(), offset=low, scale=0.3, marker=None)
+        cuda.accumulate_(x, grad, offset=low, scale=0.3, marker=None)
+    assert same_bits(x, wanted)
+    assert not wide[::2].any()
+    assert wide[1::2].any()
+
+
+def test_what_does_not_fit_is_refused():
+    x, ones = torch.zeros(5, device=DEVICE), torch.ones(3, device=DEVICE)
+    with pytest.raises(ValueError, match="3 to 6 are not in a vector of 5"):
+        cuda.accumulate_(x, ones, offset=3, scale=1.0, marker=None)
+    with pytest.raises(ValueError, match="float64"):
+        cuda.accumulate_(x, ones.double(), offset=0, scale=1.0, marker=None)
+    with pytest.raises(ValueError, match="contiguous"):
+        cuda.gather(x[::2], ones.int(), block=Block.whole(3))
+    with pytest.raises(ValueError, match="cannot select 6 of 5"):
+        cuda.select(x, 6, block=Block.whole(5), marker=None, number=0)
+    with pytest.raises(ValueError, match="does not lie"):
+        cuda.select(x, 1, block=Block(2, 4, 4, 4), marker=None, number=0)
+
+
+@pytest.mark.parametrize("cut", range(6))
+def test_elements(cut):
+    block = ways_to_cut(2003)[cut][-1]
+    x, count = drawn("octaves", 2003), block.length // 3
+    y = x.clone()
+    indices, values = drawn_indices(block.length, count), drawn("octaves", count)
+    assert same_bits(
+        cuda.gather(x, indices, block=block), reference.gather(y, indices, block=block)
+    )
+    given = {"block": block, "marker": None, "number": 0}
+    cuda.add_at_(x, indices, values, **given)
+    reference.add_at_(y, indices, values, **given)
+    cuda.subtract_at_(x, indices, values * 0.3, block=block)
+    reference.subtract_at_(y, indices, values * 0.3, block=block)
+    assert same_bits(x, y)
+    held = reference.gather(y, indices, block=block)
+    cuda.leave_at_(x, indices, held, values, block=block)
+    reference.subtract_at_(y, indices, values, block=block)
+    assert same_bits(x, y)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        small = drawn("normal", count)
+        out, other = (torch.ones(2003, dtype=dtype, device=DEVICE) for _ in range(2))
+        cuda.scatter_(out, indices, small, block=block, divisor=3.0)
+        reference.scatter_(other, indices, small, block=block, divisor=3.0)
+        assert same_bits(out, other)
+
+
+@pytest.mark.parametrize("bad", [-1, 10, 2**31 - 1])
+def test_an_index_outside_the_block_is_not_followed(bad):
+    x = torch.zeros(40, device=DEVICE)
+    block = Block(start=4, chunk=5, stride=20, length=10)
+    indices = torch.tensor([3, bad], dtype=torch.int32, device=DEVICE)
+    ones = torch.ones(2, device=DEVICE)
+    cuda.add_at_(x, indices, ones, block=block, marker=None, number=0)
+    assert x.nonzero().flatten().tolist() == [block.position(3)]
+    assert cuda.gather(x, indices, block=block).tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "dtype"),
+    [((0, 5), torch.int32), ((700, 900), torch.int64), ((90, 2), torch.int32)],
+)
+def test_merge(lengths, dtype):
+    left, right = ((drawn_indices(1000, n, dtype), drawn("ties", n)) for n in lengths)
+    wanted = reference.merge_add(*left, *right)
+    assert_same(cuda.merge_add(*left, *right), wanted)
+    for k in (max(lengths) // 3, max(lengths)):
+        kept, others = cuda.merge_split(left, right, k)
+        wanted_kept, wanted_others = reference.split(*wanted, k)
+        there = others[0] >= 0
+        assert not others[1][~there].any()
+        assert_same(kept, wanted_kept)
+        assert_same([part[there] for part in others], wanted_others)
+
+
+@pytest.mark.parametrize("name", ["ties", "not finite", "zero"])
+def test_split(name):
+    nnz = 3003
+    indices, values = drawn_indices(3 * nnz, nnz), drawn(name, nnz)
+    for k in (0, 1, nnz // 2, nnz, nnz + 3):
+        found, wanted = (
+            backend.split(indices, values, k) for backend in (cuda, reference)
+        )
+        for part, other in zip(found, wanted, strict=True):
+            assert_same(part, other)
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        interleaved_blocks(1003, 3, 64),
+        interleaved_blocks(100, 7, 1),
+        interleaved_blocks(100, 4, 64),
+        kernels.contiguous_blocks(1000, 3),
+        (Block(0, 1, 2, 50), Block(1, 3, 6, 50)),
+    ],
+)
+def test_join(blocks):
+    lists = []
+    for block in blocks:
+        count = block.length // 3
+        lists.append((drawn_indices(block.length, count), drawn("normal", count)))
+    assert_same(cuda.join(lists, blocks), reference.join(lists, blocks))
+
+
+@pytest.mark.parametrize(
+    ("size", "nnz", "dtype"),
+    [
+        (16, 5, torch.int32),
+        (1000, 100, torch.int64),
+        (9003, 300, torch.int32),
+        (70, 0, torch.int32),
+    ],
+)
+def test_bitmaps_and_elias_fano(size, nnz, dtype):
+    indices = drawn_indices(size, nnz, dtype)
+    low = low_bits(size, nnz)
+    section = cuda.encode_elias_fano(indices, size, low)
+    assert torch.equal(section, reference.encode_elias_fano(indices, size, low))
+    found = cuda.decode_elias_fano(section, size, nnz, low=low)
+    assert torch.equal(found, indices.int())
+    section = cuda.encode_bitmap(indices, size)
+    assert torch.equal(section, reference.encode_bitmap(indices, size))
+    assert torch.equal(cuda.decode_bitmap(section, size, nnz), indices.int())
+
+
+def test_indices_of_64_bits():
+    size, nnz = 2**33, 40
+    torch.manual_seed(0)
+    indices = torch.randint(0, size, (nnz,)).sort().values.to(DEVICE)
+    low = low_bits(size, nnz)
+    section = cuda.encode_elias_fano(indices, size, low)
+    assert torch.equal(section, reference.encode_elias_fano(indices, size, low))
+    found = cuda.decode_elias_fano(section, size, nnz, low=low)
+    assert torch.equal(found, indices)
+
+
+def judged(decode, *args, **options):
+    """What is decoded, or what was found wrong."""
+    try:
+        return decode(*args, **options).tolist()
+    except ValueError as error:
+        return str(error)
+
+
+def test_damaged_bytes_are_judged_alike():
+    size, nnz = 1000, 60
+    indices = drawn_indices(size, nnz)
+    low = low_bits(size, nnz)
+    good = cuda.encode_elias_fano(indices, size, low)
+    refused = 0
+    for at in range(0, len(good), 11):
+        bad = good.clone()
+        bad[at] ^= 1 << at % 8
+        # At an odd address, too: a section may begin anywhere in a message.
+        odd = torch.cat([bad[:1], bad])[1:]
+        found = judged(cuda.decode_elias_fano, odd, size, nnz, low=low)
+        assert found == judged(reference.decode_elias_fano, bad, size, nnz, low=low)
+        refused += isinstance(found, str)
+    assert refused
+
+
+def test_any_bytes_are_judged_alike():
+    section = torch.tensor(list(EVERY_BYTE), dtype=torch.uint8, device=DEVICE)
+    for nnz in (100, 254):
+        given = section[: nnz + 2 * -(-nnz // 256)]
+        found = judged(cuda.decode_int8, given, nnz)
+        assert found == judged(reference.decode_int8, given, nnz)
+    for nnz in (0, 1, 9):
+        found = judged(cuda.decode_bitmap, section[:2], 16, nnz)
+        assert found == judged(reference.decode_bitmap, section[:2], 16, nnz)
+
+
+@pytest.mark.parametrize("bits", [3, 4, 8])
+def test_levels(bits):
+    values = drawn("laplace", 700)
+    section = reference.encode_log(values, bits)
+    found = cuda.decode_log(section, 700, bits)
+    assert same_bits(found, reference.decode_log(section, 700, bits))
+    for byte in (3, 7):
+        bad = section.clone()
+        bad[byte] = 255
+        found = judged(cuda.decode_log, bad, 700, bits)
+        assert found == judged(reference.decode_log, bad, 700, bits)
+        assert isinstance(found, str)
+
+
+@pytest.mark.parametrize("width", [0, 1, 5, 7, 17, 32, 33, 63])
+def test_bits(width):
+    torch.manual_seed(width)
+    values = torch.randint(-(2**62), 2**62, (300,)).to(DEVICE)
+    section = cuda.pack_bits(values, width)
+    assert torch.equal(section, reference.pack_bits(values, width))
+    found = cuda.unpack_bits(section, 300, width)
+    assert torch.equal(found, reference.unpack_bits(section, 300, width))
+
+
+def test_values():
+    torch.manual_seed(0)
+    any_bits = torch.randint(-(2**31), 2**31, (3000,)).int().view(torch.float32)
+    for values in [*(drawn(name, 1300) for name in VECTORS), any_bits.to(DEVICE)]:
+        for name in ("to_bfloat16", "to_float16"):
+            found = getattr(cuda, name)(values)
+            assert same_bits(found, getattr(reference, name)(values))
+        section = cuda.encode_int8(values)
+        assert torch.equal(section, reference.encode_int8(values))
+        found = cuda.decode_int8(section, len(values))
+        assert same_bits(found, reference.decode_int8(section, len(values)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_peaks_and_means(dtype):
+    bounds = torch.tensor([0, 0, 1, 1667, 1732, 5002, 5003])
+    for name in VECTORS:
+        v = drawn(name, 5003).to(dtype)
+        found = cuda.magnitudes(v, bounds)
+        assert same_bits(found, reference.magnitudes(v, bounds))
+    indices, values = drawn_indices(5003, 900), drawn("normal", 900)
+    out, other = (torch.ones(5003, dtype=dtype, device=DEVICE) for _ in range(2))
+    cuda.write_mean_(out, indices, values, ranks=3)
+    reference.write_mean_(other, indices, values, ranks=3)
+    assert same_bits(out, other)
+
+
+def test_what_is_missing_is_done_by_the_reference():
+    assert cuda.encode_rice is reference.encode_rice
+
+
+@on_device
+def test_the_front_door_leads_here(monkeypatch):
+    monkeypatch.setattr(cuda_room, "SHORT", 1 << 20)
+    x = drawn("normal", 3_000_017)
+    found = kernels.select(x, 30_000)
+    with kernels.by_reference():
+        assert_same(found, kernels.select(x, 30_000))
+
+
+@on_device
+def test_a_step_is_captured_and_waits_for_nothing():
+    size = 2_000_003
+    marker = Marker(interleaved_blocks(size, 2, 1024), lending=True)
+    counts = [block.length // 100 for block in marker.blocks]
+    x, grad = (torch.zeros(size, device=DEVICE) for _ in range(2))
+    taken = []
+
+    def step():
+        kernels.accumulate_(x, grad, marker=marker)
+        taken[:] = kernels.take_each(x, counts, marker=marker)
+        for (indices, values), block in zip(taken, marker.blocks, strict=True):
+            kernels.encode_elias_fano(indices, block.length, 6)
+            kernels.to_bfloat16(values)
+
+    for _ in range(3):
+        grad.normal_()
+        step()
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        grad.normal_()
+        step()
+        with torch.cuda.graph(graph):
+            step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for _ in range(3):
+        grad.normal_()
+        wanted = x + grad
+        graph.replay()
+        for block, k, found in zip(marker.blocks, counts, taken, strict=True):
+            again = reference.select(wanted, k, block=block, marker=None, number=0)
+            assert_same(found, again)
+            reference.subtract_at_(wanted, *again, block=block)
+        assert same_bits(x, wanted)
+
+
+@on_device
+def test_vectors_longer_than_32_bits_count():
+    size = 2**31 + 5000
+    blocks = kernels.contiguous_blocks(size, 2)
+    marker = Marker(blocks, lending=True)
+    x = torch.zeros(size, device=DEVICE)
+    for _ in range(2):
+        grad = torch.zeros(size, device=DEVICE)
+        grad[::1000] = 1.0
+        grad[-1] = -7.0
+        kernels.accumulate_(x, grad, marker=marker)
+        taken = kernels.take_each(x, [1000, 1000], marker=marker)
+    # What the first step took is half as large as its equals in the second.
+    assert taken[0][0].tolist() == list(range(1_000_000, 2_000_000, 1000))
+    assert taken[1][0][-1].item() == blocks[1].length - 1
+    assert taken[1][1][-1].item() == -7.0
+    found = cuda_elias_fano.encode_elias_fano(taken[1][0], blocks[1].length, 20)
+    wanted = reference.encode_elias_fano(taken[1][0], blocks[1].length, 20)
+    assert torch.equal(found, wanted)
