@@ -11,7 +11,15 @@ from thinwire.hooks.units import Units
 PHASES = {
     "guard": ("magnitudes",),
     "accumulate": ("accumulate_",),
-    "select": ("select", "split", "row_peaks", "at_least"),
+    "select": (
+        "select",
+        "select_each",
+        "take_each",
+        "split",
+        "merge_split",
+        "row_peaks",
+        "at_least",
+    ),
     "encode": ("encode", "decode"),
     "sketch": (
         "encode_sketch",
@@ -28,11 +36,12 @@ PHASES = {
         "merge_add",
         "add_at_",
         "subtract_at_",
+        "leave_at_",
         "gather",
         "join",
         "strictly_increasing",
     ),
-    "write": ("scatter_",),
+    "write": ("scatter_", "write_mean_"),
 }
 
 
