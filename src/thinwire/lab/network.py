@@ -1,0 +1,120 @@
+"""The namespaces, the bridge and the shaped links of a lab: made, cut, taken away.
+
+Every host is a namespace with one interface. Its other end is a port of a bridge in a
+namespace of its own, so the machine itself has no interface of the lab's, and nothing
+that the hosts send can leave it. What a host sends is shaped as it leaves the host, what
+it receives as it leaves the bridge.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+
+from thinwire.errors import LabError
+from thinwire.lab import commands
+from thinwire.lab.record import Record
+from thinwire.lab.shaping import Shape
+
+INTERFACE = "eth0"
+_BRIDGE = "bridge"
+_ROUNDS = 5  # of killing: what is killed may have started something meanwhile
+
+
+def build(record: Record) -> None:
+    """Make everything; on an error some of it may be left, for `remove`."""
+    for namespace in record.namespaces:
+        commands.run("ip", "netns", "add", namespace)
+    commands.batch("ip", record.switch, _switch(record))
+    ports = {_port(host): rate for host, rate in enumerate(record.rates)}
+    commands.batch("tc", record.switch, [_shape(*port) for port in ports.items()])
+    for host, rate in enumerate(record.rates):
+        namespace = record.namespace(host)
+        commands.batch("ip", namespace, _host(record.address(host), rate))
+        commands.batch("tc", namespace, [_shape(INTERFACE, rate)])
+
+
+def remove(record: Record) -> None:
+    """End what runs in the hosts and take away what there is of the lab."""
+    there = existing()
+    for namespace in record.namespaces:
+        if namespace in there:
+            end_processes(namespace)
+            commands.run("ip", "netns", "delete", namespace)
+
+
+def existing() -> set[str]:
+    """The names of all namespaces."""
+    lines = commands.run("ip", "netns", "list").splitlines()
+    return {line.split()[0] for line in lines if line.strip()}
+
+
+def end_processes(namespace: str) -> None:
+    """Kill what runs in a namespace: it would live on in a namespace without a name."""
+    for _ in range(_ROUNDS):
+        pids = commands.run("ip", "netns", "pids", namespace).split()
+        if not pids:
+            return
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+def cut(record: Record, host: int) -> None:
+    """Let the switch drop what comes from a host and what goes to it.
+
+    The host's link stays up: as with a fault further away, nobody is told.
+    """
+    _set_port(record, host, "0")
+
+
+def heal(record: Record, host: int) -> None:
+    """Undo a cut."""
+    _set_port(record, host, "3")
+
+
+def hosts_cut_off(record: Record) -> list[int]:
+    """The hosts that were cut off and not healed."""
+    shown = commands.run("ip", "-n", record.switch, "-d", "-j", "link", "show")
+    states = {
+        link["ifname"]: link.get("linkinfo", {}).get("info_slave_data", {}).get("state")
+        for link in json.loads(shown)
+    }
+    hosts = range(record.hosts)
+    return [host for host in hosts if states.get(_port(host)) == "disabled"]
+
+
+def _set_port(record: Record, host: int, state: str) -> None:
+    if not 0 <= host < record.hosts:
+        raise LabError(
+            f"there is no host {host}: lab {record.name!r} has 0 to {record.hosts - 1}"
+        )
+    options = ["type", "bridge_slave", "state", state]
+    commands.run("ip", "-n", record.switch, "link", "set", _port(host), *options)
+
+
+def _switch(record: Record) -> Iterator[str]:
+    # No address that the kernel would announce: only the hosts' own traffic counts.
+    yield f"link add {_BRIDGE} type bridge"
+    yield f"link set {_BRIDGE} addrgenmode none up"
+    for host, rate in enumerate(record.rates):
+        port, peer = _port(host), f"name {INTERFACE} netns {record.namespace(host)}"
+        yield f"link add {port} type veth peer {peer}"
+        yield f"link set {port} gso_max_size {Shape(rate).segments}"
+        yield f"link set {port} addrgenmode none master {_BRIDGE} up"
+
+
+def _host(address: str, rate: int) -> Iterator[str]:
+    yield "link set lo up"
+    yield f"link set {INTERFACE} gso_max_size {Shape(rate).segments}"
+    yield f"link set {INTERFACE} addrgenmode none up"
+    yield f"address add {address}/24 dev {INTERFACE}"
+
+
+def _shape(interface: str, rate: int) -> str:
+    return f"qdisc replace dev {interface} root {Shape(rate).discipline()}"
+
+
+def _port(host: int) -> str:
+    return f"port{host}"

@@ -1,0 +1,105 @@
+"""How a link is slowed down: a token bucket as small as the rate allows.
+
+A token bucket lets a message smaller than its burst through at once, so the burst should
+be small. It must not be too small either: tokens that arrive while the bucket is full are
+lost, and a timer that fires late fills it. Two things were found by trying. Packets must
+be a good deal smaller than the bucket, or every one waits for a full bucket: segments
+offloaded by the kernel, 64 kB each, are limited to two thirds of the burst. Then 0.16 ms
+of the rate and one packet more are enough: see docs/lab.md for the measurements.
+"""
+
+import re
+from dataclasses import dataclass
+
+from thinwire.cost import Link
+from thinwire.errors import ConfigError
+
+_UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)")
+_FASTEST = 100 * 10**9
+
+_TIMER_SECONDS = 0.16e-3
+_PACKET_BYTES = 1600  # a full frame, and some
+_LARGEST_SEGMENTS = 65536  # the kernel's default
+
+# As deep as a small switch's: several senders to one host wait rather than drop.
+_QUEUE_SECONDS = 50e-3
+_SHORTEST_QUEUE = 256_000
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One direction of a host's link: `rate` in bits per second, the rest in bytes.
+
+    >>> Shape(10**9).burst, Shape(10**8).burst
+    (21600, 3600)
+    """
+
+    rate: int
+
+    @property
+    def burst(self) -> int:
+        """What a link that was idle lets through at once."""
+        return _PACKET_BYTES + round(_TIMER_SECONDS * self.rate / 8)
+
+    @property
+    def segments(self) -> int:
+        """The largest packet that the kernel may pass on unsegmented."""
+        return min(_LARGEST_SEGMENTS, 2 * self.burst // 3)
+
+    @property
+    def queue(self) -> int:
+        """Bytes that wait; more are dropped."""
+        return max(_SHORTEST_QUEUE, round(_QUEUE_SECONDS * self.rate / 8))
+
+    @property
+    def link(self) -> Link:
+        """The same for the cost cards."""
+        return Link(bandwidth=self.rate / 8)
+
+    def discipline(self) -> str:
+        """The same for tc."""
+        return f"tbf rate {self.rate}bit burst {self.burst} limit {self.queue}"
+
+
+def parse_rate(text: str) -> int:
+    """Bits per second.
+
+    >>> parse_rate("1gbit"), parse_rate("2.5mbit")
+    (1000000000, 2500000)
+    """
+    match = _RATE.fullmatch(text.strip().lower())
+    rate = int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    if not 0 < rate <= _FASTEST:
+        raise ConfigError(
+            f"rate is {text!r}: give a number and kbit, mbit or gbit, such as 100mbit; "
+            "at most 100gbit"
+        )
+    return rate
+
+
+def parse_rates(text: str, hosts: int) -> tuple[int, ...]:
+    """A rate for each host: one for all, or as many as there are hosts.
+
+    >>> parse_rates("1gbit", 2), parse_rates("10mbit,1mbit", 2)
+    ((1000000000, 1000000000), (10000000, 1000000))
+    """
+    rates = tuple(parse_rate(each) for each in text.split(","))
+    if len(rates) == 1:
+        return rates * hosts
+    if len(rates) != hosts:
+        raise ConfigError(
+            f"{len(rates)} rates for {hosts} hosts: give one for all, or one for each"
+        )
+    return rates
+
+
+def rate_name(rate: int) -> str:
+    """A rate as it is typed.
+
+    >>> rate_name(10**9), rate_name(2_500_000), rate_name(1)
+    ('1gbit', '2.5mbit', '0.001kbit')
+    """
+    fitting = [unit for unit, bits in _UNITS.items() if bits <= rate]
+    unit = fitting[-1] if fitting else "kbit"
+    return f"{rate / _UNITS[unit]:g}{unit}"
