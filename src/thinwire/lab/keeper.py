@@ -1,8 +1,8 @@
 """A process that cleans up after another one, should that be killed.
 
-It reads what to clean up from a pipe. The kernel closes the pipe when the process at the
-other end dies, however it dies. This file is run as a script, on its own: it imports
-nothing of thinwire, so that it starts at once.
+It reads what to clean up from a pipe. The kernel closes the pipe when the process at
+the other end dies, however it dies. This file is run as a script, on its own: it
+imports nothing of thinwire, so that it starts at once.
 """
 
 import os
@@ -10,13 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 _DISMISSED = "dismissed"
 _SECONDS = 30.0
+_PATIENCE_SECONDS = 0.1  # a command of the dead process may still be at work
 
 
 class Keeper:
@@ -48,22 +48,7 @@ class Keeper:
     def dismiss(self) -> None:
         """Nothing is left to clean up."""
         with suppress(BrokenPipeError):
-            self._tell(_DISMISSED)
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.wait(_SECONDS)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.dismiss()
+            self._process.communicate(_DISMISSED + "\n", _SECONDS)
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -96,6 +81,7 @@ def _keep() -> None:
         signal.signal(number, signal.SIG_IGN)
     kept = sys.stdin.read().splitlines()
     if _DISMISSED not in kept:
+        time.sleep(_PATIENCE_SECONDS)
         for line in kept:
             _clean_up(*line.split(" ", 1))
 

@@ -28,8 +28,9 @@ class Lab:
     @classmethod
     def find(cls, name: str = "") -> "Lab":
         """A lab that is up: the one of that name, or the only one there is."""
-        lab = cls.__new__(cls)
-        lab.record, lab._keeper = _choose(name), None
+        found = _choose(name)
+        lab = cls(found.hosts, name=found.name)
+        lab.record = found
         return lab
 
     def up(self) -> None:
@@ -100,6 +101,16 @@ def sweep() -> list[str]:
         network.remove(each)
         each.forget()
     return [each.name for each in found]
+
+
+def sweep_strays() -> list[str]:
+    """Remove namespaces of labs that there is no record of; their names."""
+    known = {space for each in record.find_all() for space in each.namespaces}
+    names = sorted(network.existing() - known)
+    strays = [name for name in names if name.startswith(f"{record.PREFIX}-")]
+    for stray in strays:
+        network.remove_namespace(stray)
+    return strays
 
 
 def _choose(name: str) -> Record:

@@ -2,8 +2,8 @@
 
 Every host is a namespace with one interface. Its other end is a port of a bridge in a
 namespace of its own, so the machine itself has no interface of the lab's, and nothing
-that the hosts send can leave it. What a host sends is shaped as it leaves the host, what
-it receives as it leaves the bridge.
+that the hosts send can leave it. What a host sends is shaped as it leaves the host,
+what it receives as it leaves the bridge.
 """
 
 import json
@@ -40,8 +40,7 @@ def remove(record: Record) -> None:
     there = existing()
     for namespace in record.namespaces:
         if namespace in there:
-            end_processes(namespace)
-            commands.run("ip", "netns", "delete", namespace)
+            remove_namespace(namespace)
 
 
 def existing() -> set[str]:
@@ -50,8 +49,13 @@ def existing() -> set[str]:
     return {line.split()[0] for line in lines if line.strip()}
 
 
-def end_processes(namespace: str) -> None:
-    """Kill what runs in a namespace: it would live on in a namespace without a name."""
+def remove_namespace(namespace: str) -> None:
+    """End what runs in it: it would live on in a namespace without a name."""
+    _end_processes(namespace)
+    commands.run("ip", "netns", "delete", namespace)
+
+
+def _end_processes(namespace: str) -> None:
     for _ in range(_ROUNDS):
         pids = commands.run("ip", "netns", "pids", namespace).split()
         if not pids:
@@ -62,53 +66,52 @@ def end_processes(namespace: str) -> None:
 
 
 def cut(record: Record, host: int) -> None:
-    """Let the switch drop what comes from a host and what goes to it.
+    """Take a host's port off the bridge.
 
     The host's link stays up: as with a fault further away, nobody is told.
     """
-    _set_port(record, host, "0")
+    _set_port(record, host, "nomaster")
 
 
 def heal(record: Record, host: int) -> None:
     """Undo a cut."""
-    _set_port(record, host, "3")
+    _set_port(record, host, "master", _BRIDGE)
 
 
 def hosts_cut_off(record: Record) -> list[int]:
     """The hosts that were cut off and not healed."""
-    shown = commands.run("ip", "-n", record.switch, "-d", "-j", "link", "show")
-    states = {
-        link["ifname"]: link.get("linkinfo", {}).get("info_slave_data", {}).get("state")
-        for link in json.loads(shown)
-    }
-    hosts = range(record.hosts)
-    return [host for host in hosts if states.get(_port(host)) == "disabled"]
+    shown = commands.run("ip", "-n", record.switch, "-j", "link", "show")
+    joined = {link["ifname"] for link in json.loads(shown) if "master" in link}
+    return [host for host in range(record.hosts) if _port(host) not in joined]
 
 
-def _set_port(record: Record, host: int, state: str) -> None:
+def _set_port(record: Record, host: int, *setting: str) -> None:
     if not 0 <= host < record.hosts:
         raise LabError(
             f"there is no host {host}: lab {record.name!r} has 0 to {record.hosts - 1}"
         )
-    options = ["type", "bridge_slave", "state", state]
-    commands.run("ip", "-n", record.switch, "link", "set", _port(host), *options)
+    commands.run("ip", "-n", record.switch, "link", "set", _port(host), *setting)
 
 
 def _switch(record: Record) -> Iterator[str]:
-    # No address that the kernel would announce: only the hosts' own traffic counts.
+    # The kernel must make no addresses of its own and announce them: only the hosts'
+    # traffic counts. Said together with "up" it would come too late.
     yield f"link add {_BRIDGE} type bridge"
-    yield f"link set {_BRIDGE} addrgenmode none up"
+    yield f"link set {_BRIDGE} addrgenmode none"
+    yield f"link set {_BRIDGE} up"
     for host, rate in enumerate(record.rates):
         port, peer = _port(host), f"name {INTERFACE} netns {record.namespace(host)}"
         yield f"link add {port} type veth peer {peer}"
         yield f"link set {port} gso_max_size {Shape(rate).segments}"
-        yield f"link set {port} addrgenmode none master {_BRIDGE} up"
+        yield f"link set {port} addrgenmode none"
+        yield f"link set {port} master {_BRIDGE} up"
 
 
 def _host(address: str, rate: int) -> Iterator[str]:
     yield "link set lo up"
     yield f"link set {INTERFACE} gso_max_size {Shape(rate).segments}"
-    yield f"link set {INTERFACE} addrgenmode none up"
+    yield f"link set {INTERFACE} addrgenmode none"
+    yield f"link set {INTERFACE} up"
     yield f"address add {address}/24 dev {INTERFACE}"
 
 

@@ -4,9 +4,9 @@
     python probe.py send ADDRESS PORT SIZE:REPEATS:PAUSE...
 
 A message begins with its length; the receiver answers with the moment at which it had
-the whole of it. Both are on one machine, so they read the same clock. The sender prints a
-JSON list of seconds for each SIZE. This file is run as a script, on its own: it imports
-nothing of thinwire, so that it starts at once.
+the whole of it. Both are on one machine, so they read the same clock. The sender prints
+a JSON list of seconds for each SIZE. This file is run as a script, on its own: it
+imports nothing of thinwire, so that it starts at once.
 """
 
 import json
@@ -21,6 +21,7 @@ from contextlib import suppress
 _LENGTH = struct.Struct("!Q")
 _MOMENT = struct.Struct("!d")
 _BUFFER = 1 << 18
+_SECONDS = 30.0  # of silence: the other end is cut off
 _HIGHEST_PRIORITY = -20
 
 
@@ -74,6 +75,7 @@ def _read(connection: socket.socket, size: int, buffer: bytearray) -> bool:
 
 
 def _hurry(connection: socket.socket) -> None:
+    connection.settimeout(_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 

@@ -26,7 +26,7 @@ _START_FIELD = 19  # of /proc/PID/stat, after the name: when the process started
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The process a lab ends with; its start tells it from a later one of its number."""
+    """The process a lab ends with: its number, and its start, as numbers recur."""
 
     pid: int
     start: str

@@ -78,15 +78,15 @@ def run(
     """
     if not command:
         raise LabError("no command: say what to run, such as: python script.py")
-    crew = _Crew(record, tell)
-    with Keeper() as keeper:
-        try:
-            port = _PORTS[secrets.randbelow(len(_PORTS))]
-            for host in range(record.hosts):
-                crew.start(host, command, port, keeper)
-            failed = crew.wait(timeout)
-        finally:
-            crew.end()
+    crew, keeper = _Crew(record, tell), Keeper()
+    try:
+        port = _PORTS[secrets.randbelow(len(_PORTS))]
+        for host in range(record.hosts):
+            crew.start(host, command, port, keeper)
+        failed = crew.wait(timeout)
+    finally:
+        crew.end()
+        keeper.dismiss()  # not where a second Ctrl-C came first: it ends the rest
     return Outcome(crew.codes, failed)
 
 

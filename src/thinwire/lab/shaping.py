@@ -1,11 +1,12 @@
 """How a link is slowed down: a token bucket as small as the rate allows.
 
-A token bucket lets a message smaller than its burst through at once, so the burst should
-be small. It must not be too small either: tokens that arrive while the bucket is full are
-lost, and a timer that fires late fills it. Two things were found by trying. Packets must
-be a good deal smaller than the bucket, or every one waits for a full bucket: segments
-offloaded by the kernel, 64 kB each, are limited to two thirds of the burst. Then 0.16 ms
-of the rate and one packet more are enough: see docs/lab.md for the measurements.
+A token bucket lets a message smaller than its burst through at once, so the burst
+should be small. It must not be too small either: tokens that arrive while the bucket is
+full are lost, and a timer that fires late fills it. Two things were found by trying.
+Packets must be a good deal smaller than the bucket, or each one waits for a full
+bucket: segments that the kernel offloads, 64 kB at a time, are limited to two thirds of
+the burst. Then 0.17 ms of the rate and a frame are enough; docs/lab.md has the
+measurements.
 """
 
 import re
@@ -18,8 +19,8 @@ _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)")
 _FASTEST = 100 * 10**9
 
-_TIMER_SECONDS = 0.16e-3
-_PACKET_BYTES = 1600  # a full frame, and some
+_TIMER_SECONDS = 0.17e-3
+_FRAME_BYTES = 1514
 _LARGEST_SEGMENTS = 65536  # the kernel's default
 
 # As deep as a small switch's: several senders to one host wait rather than drop.
@@ -32,7 +33,7 @@ class Shape:
     """One direction of a host's link: `rate` in bits per second, the rest in bytes.
 
     >>> Shape(10**9).burst, Shape(10**8).burst
-    (21600, 3600)
+    (22764, 3639)
     """
 
     rate: int
@@ -40,7 +41,7 @@ class Shape:
     @property
     def burst(self) -> int:
         """What a link that was idle lets through at once."""
-        return _PACKET_BYTES + round(_TIMER_SECONDS * self.rate / 8)
+        return _FRAME_BYTES + round(_TIMER_SECONDS * self.rate / 8)
 
     @property
     def segments(self) -> int:

@@ -1,7 +1,7 @@
 """Does the shaping hold what it promises? Real TCP between two hosts of a lab.
 
 What else runs on the machine can only slow a message down. So of several messages the
-fastest is taken: it shows both whether the link can be as fast as its rate and whether it
+fastest is taken: it shows whether the link can be as fast as its rate, and whether it
 ever is faster.
 """
 
