@@ -69,10 +69,10 @@ def test_the_doctor_names_what_is_missing(capsys, monkeypatch):
 
 def measured(share, sustained):
     shape = Shape(10**9)
-    nominal = {size: shape.link.transfer(size) for size in (*MESSAGES, 125_000_000)}
+    nominal = {size: shape.link.transfer(size) for size in MESSAGES}
     timed = [Timed(size, time, share * time) for size, time in nominal.items()]
-    end = Timed(125_000_000, 1.0, sustained)
-    return Measured(shape, end, tuple(timed[:-1]))
+    alone = Timed(125_000_000, 1.0, 1.05)
+    return Measured(shape, tuple(timed), alone, Timed(125_000_000, 1.0, sustained))
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def measured(share, sustained):
     [
         (1.0, 1.05, 0, ["unshaped: in the burst", "shaped", "holds the rate"]),
         (0.5, 1.05, 1, ["UNSHAPED"]),
-        (1.0, 2.0, 1, ["50 % OF THE RATE"]),
+        (1.0, 2.0, 1, ["50 % OF THE RATE, all 2"]),
     ],
 )
 def test_links_that_do_not_hold_are_said_to(
     capsys, monkeypatch, share, sustained, code, verdicts
 ):
-    monkeypatch.setattr(lab_verify, "verify", lambda _: measured(share, sustained))
+    monkeypatch.setattr(lab_verify, "verify", lambda *_: measured(share, sustained))
     found, out, _ = run(capsys, "verify", "--rate", "1gbit")
     assert found == code
     assert all(verdict in out for verdict in verdicts)

@@ -1,7 +1,7 @@
 import pytest
 
 from thinwire.errors import ConfigError
-from thinwire.lab.shaping import Shape, parse_rate, parse_rates, rate_name
+from thinwire.lab.shaping import Shape, parse_rate, parse_rates, rate_name, shapes
 
 FRAME = 1514
 
@@ -47,3 +47,18 @@ def test_the_card_of_a_link_and_its_discipline_agree():
     shape = Shape(10**8)
     assert shape.link.transfer(12_500_000) == 1.0
     assert shape.discipline() == "tbf rate 100000000bit burst 3639 limit 625000"
+
+
+@pytest.mark.parametrize(
+    ("rates", "processors", "burst"),
+    [
+        ([10**9] * 2, 2, 22_764),
+        ([10**8] * 8, 2, 3_639),
+        ([10**9] * 4, 2, 64_014),
+        ([10**9] * 8, 2, 126_514),
+        ([10**9] * 8, 8, 22_764),
+        ([10**9] * 200, 2, 251_514),
+    ],
+)
+def test_bursts_grow_where_processors_are_few(rates, processors, burst):
+    assert {shape.burst for shape in shapes(rates, processors)} == {burst}

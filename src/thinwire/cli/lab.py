@@ -138,10 +138,11 @@ def verify_shaping(
     rate: Annotated[
         str, typer.Option(help="Rates to verify, separated by commas.")
     ] = "100mbit,1gbit",
+    hosts: Annotated[int, typer.Option(help="Number of hosts.")] = 2,
     json: Annotated[bool, typer.Option(help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure whether links are as slow as they claim, with messages of all sizes."""
-    if not lab_verify.run(rate.split(","), Console(), json=json):
+    if not lab_verify.run(rate.split(","), hosts, Console(), json=json):
         raise typer.Exit(1)
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from thinwire.errors import LabError
 from thinwire.lab import commands
 from thinwire.lab.record import Record
-from thinwire.lab.shaping import Shape
+from thinwire.lab.shaping import Shape, shapes
 
 INTERFACE = "eth0"
 _BRIDGE = "bridge"
@@ -27,12 +27,13 @@ def build(record: Record) -> None:
     for namespace in record.namespaces:
         commands.run("ip", "netns", "add", namespace)
     commands.batch("ip", record.switch, _switch(record))
-    ports = {_port(host): rate for host, rate in enumerate(record.rates)}
-    commands.batch("tc", record.switch, [_shape(*port) for port in ports.items()])
-    for host, rate in enumerate(record.rates):
+    links = list(enumerate(shapes(record.rates)))
+    ports = [_shape(_port(host), shape) for host, shape in links]
+    commands.batch("tc", record.switch, ports)
+    for host, shape in links:
         namespace = record.namespace(host)
-        commands.batch("ip", namespace, _host(record.address(host), rate))
-        commands.batch("tc", namespace, [_shape(INTERFACE, rate)])
+        commands.batch("ip", namespace, _host(record.address(host), shape))
+        commands.batch("tc", namespace, [_shape(INTERFACE, shape)])
 
 
 def remove(record: Record) -> None:
@@ -99,24 +100,24 @@ def _switch(record: Record) -> Iterator[str]:
     yield f"link add {_BRIDGE} type bridge"
     yield f"link set {_BRIDGE} addrgenmode none"
     yield f"link set {_BRIDGE} up"
-    for host, rate in enumerate(record.rates):
+    for host, shape in enumerate(shapes(record.rates)):
         port, peer = _port(host), f"name {INTERFACE} netns {record.namespace(host)}"
         yield f"link add {port} type veth peer {peer}"
-        yield f"link set {port} gso_max_size {Shape(rate).segments}"
+        yield f"link set {port} gso_max_size {shape.segments}"
         yield f"link set {port} addrgenmode none"
         yield f"link set {port} master {_BRIDGE} up"
 
 
-def _host(address: str, rate: int) -> Iterator[str]:
+def _host(address: str, shape: Shape) -> Iterator[str]:
     yield "link set lo up"
-    yield f"link set {INTERFACE} gso_max_size {Shape(rate).segments}"
+    yield f"link set {INTERFACE} gso_max_size {shape.segments}"
     yield f"link set {INTERFACE} addrgenmode none"
     yield f"link set {INTERFACE} up"
     yield f"address add {address}/24 dev {INTERFACE}"
 
 
-def _shape(interface: str, rate: int) -> str:
-    return f"qdisc replace dev {interface} root {Shape(rate).discipline()}"
+def _shape(interface: str, shape: Shape) -> str:
+    return f"qdisc replace dev {interface} root {shape.discipline()}"
 
 
 def _port(host: int) -> str:

@@ -1,21 +1,20 @@
 """Send messages from one host to another over TCP, and time them.
 
     python probe.py receive PORT
-    python probe.py send ADDRESS PORT SIZE:REPEATS:PAUSE...
+    python probe.py send ADDRESS PORT
 
 A message begins with its length; the receiver answers with the moment at which it had
-the whole of it. Both are on one machine, so they read the same clock. The sender prints
-a JSON list of seconds for each SIZE. This file is run as a script, on its own: it
-imports nothing of thinwire, so that it starts at once.
+the whole of it. Both are on one machine, so they read the same clock. For each number
+of bytes that it reads the sender prints the seconds that such a message took. This file
+is run as a script, on its own: it imports nothing of thinwire, so that it starts at
+once.
 """
 
-import json
 import os
 import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 
 _LENGTH = struct.Struct("!Q")
@@ -32,35 +31,31 @@ def receive(port: int) -> None:
         _say("ready")
         connection, _ = server.accept()
     with connection:
-        _hurry(connection)
+        _prepare(connection)
         while _read(connection, _LENGTH.size, buffer):
             (size,) = _LENGTH.unpack_from(buffer)
             _read(connection, size - _LENGTH.size, buffer)
             connection.sendall(_MOMENT.pack(time.monotonic()))
 
 
-def send(address: str, port: int, *series: str) -> None:
-    """Send the messages of each series, and print how long each took."""
-    with socket.create_connection((address, port)) as connection:
-        _hurry(connection)
-        for each in series:
-            size, repeats, pause = each.split(":")
-            times = _send(connection, int(size), int(repeats), float(pause))
-            _say(json.dumps(list(times)))
+def send(address: str, port: int) -> None:
+    """Send the messages that are asked for, and print how long each took."""
+    with socket.create_connection((address, port), _SECONDS) as connection:
+        _prepare(connection)
+        _say("ready")
+        for line in sys.stdin:
+            _say(repr(_send(connection, int(line))))
 
 
-def _send(
-    connection: socket.socket, size: int, repeats: int, pause: float
-) -> Iterator[float]:
-    message = bytearray(size)
+def _send(connection: socket.socket, size: int) -> float:
+    message, answer = bytearray(size), bytearray(_MOMENT.size)
     _LENGTH.pack_into(message, 0, size)
-    answer = bytearray(_MOMENT.size)
-    for _ in range(repeats):
-        time.sleep(pause)  # the link is idle, its bucket full: the worst case
-        start = time.monotonic()
-        connection.sendall(message)
-        _read(connection, _MOMENT.size, answer)
-        yield _MOMENT.unpack_from(answer)[0] - start
+    start = time.monotonic()
+    connection.sendall(message)
+    if not _read(connection, _MOMENT.size, answer):
+        raise ConnectionError("the receiver is gone")
+    end: float = _MOMENT.unpack(answer)[0]
+    return end - start
 
 
 def _read(connection: socket.socket, size: int, buffer: bytearray) -> bool:
@@ -74,7 +69,7 @@ def _read(connection: socket.socket, size: int, buffer: bytearray) -> bool:
     return True
 
 
-def _hurry(connection: socket.socket) -> None:
+def _prepare(connection: socket.socket) -> None:
     connection.settimeout(_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -91,4 +86,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "receive":
         receive(int(sys.argv[2]))
     else:
-        send(sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
+        send(sys.argv[2], int(sys.argv[3]))

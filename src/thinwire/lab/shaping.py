@@ -5,11 +5,14 @@ should be small. It must not be too small either: tokens that arrive while the b
 full are lost, and a timer that fires late fills it. Two things were found by trying.
 Packets must be a good deal smaller than the bucket, or each one waits for a full
 bucket: segments that the kernel offloads, 64 kB at a time, are limited to two thirds of
-the burst. Then 0.17 ms of the rate and a frame are enough; docs/lab.md has the
-measurements.
+the burst. Then 0.17 ms of the rate and a frame are enough, as long as the processors
+have time: where all links together carry more than 1 Gbit/s per processor, timers are
+later, and small packets cost too much. docs/lab.md has the measurements.
 """
 
+import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thinwire.cost import Link
@@ -20,6 +23,9 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)")
 _FASTEST = 100 * 10**9
 
 _TIMER_SECONDS = 0.17e-3
+_CROWDED_TIMER_SECONDS = 0.25e-3  # for each Gbit/s of a processor's
+_LATEST_TIMER_SECONDS = 2e-3
+_CROWD = 10**9
 _FRAME_BYTES = 1514
 _LARGEST_SEGMENTS = 65536  # the kernel's default
 
@@ -37,11 +43,12 @@ class Shape:
     """
 
     rate: int
+    timer: float = _TIMER_SECONDS  # how late the kernel may be
 
     @property
     def burst(self) -> int:
         """What a link that was idle lets through at once."""
-        return _FRAME_BYTES + round(_TIMER_SECONDS * self.rate / 8)
+        return _FRAME_BYTES + round(self.timer * self.rate / 8)
 
     @property
     def segments(self) -> int:
@@ -61,6 +68,19 @@ class Shape:
     def discipline(self) -> str:
         """The same for tc."""
         return f"tbf rate {self.rate}bit burst {self.burst} limit {self.queue}"
+
+
+def shapes(rates: Sequence[int], processors: int | None = None) -> list[Shape]:
+    """The shape of every host's link, in a lab of these rates.
+
+    >>> [shape.burst for shape in shapes([10**9] * 2, processors=2)]
+    [22764, 22764]
+    >>> shapes([10**9] * 8, processors=2)[0].burst
+    126514
+    """
+    crowd = sum(rates) / _CROWD / (processors or os.cpu_count() or 1)
+    timer = _TIMER_SECONDS if crowd <= 1 else _CROWDED_TIMER_SECONDS * crowd
+    return [Shape(rate, min(timer, _LATEST_TIMER_SECONDS)) for rate in rates]
 
 
 def parse_rate(text: str) -> int:
