@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from machines import PYTHON, eventually, namespaces, said
@@ -42,6 +43,12 @@ def test_the_environment_is_torchruns(pair):
     ]
     ports = {line for _, line in said(pair, "sh", "-c", "echo $MASTER_PORT")}
     assert len(ports) == 1
+
+
+def test_hosts_have_names_and_only_there(pair):
+    look_up = "import socket; print(*socket.gethostbyaddr('10.0.0.2')[::2])"
+    assert said(pair, *PYTHON, look_up) == [(h, "host1 ['10.0.0.2']") for h in (0, 1)]
+    assert "host1" not in Path("/etc/hosts").read_text()
 
 
 def test_lines_are_printed_after_their_host(pair, capfd):
@@ -118,7 +125,7 @@ def test_nothing_is_left_of_a_runner_that_is_ended(number):
         os.killpg(process.pid, number)
     assert process.returncode != 0
     assert eventually(lambda: namespaces(name) == set())
-    assert eventually(lambda: not found.file.exists())
+    assert eventually(lambda: not (found.file.exists() or found.names.exists()))
 
 
 def test_what_is_left_all_the_same_is_swept_up():

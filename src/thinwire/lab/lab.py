@@ -40,6 +40,7 @@ class Lab:
             self._keeper = Keeper()
             for namespace in self.record.namespaces:
                 self._keeper.remove_namespace(namespace)
+            self._keeper.remove_file(self.record.names)
             self._keeper.remove_file(self.record.file)
             network.build(self.record)
         except BaseException:

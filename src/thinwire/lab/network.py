@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 from thinwire.errors import LabError
 from thinwire.lab import commands
@@ -24,6 +25,7 @@ _ROUNDS = 5  # of killing: what is killed may have started something meanwhile
 
 def build(record: Record) -> None:
     """Make everything; on an error some of it may be left, for `remove`."""
+    record.names.write_text(_names(record))
     for namespace in record.namespaces:
         commands.run("ip", "netns", "add", namespace)
     commands.batch("ip", record.switch, _switch(record))
@@ -114,6 +116,14 @@ def _host(address: str, shape: Shape) -> Iterator[str]:
     yield f"link set {INTERFACE} addrgenmode none"
     yield f"link set {INTERFACE} up"
     yield f"address add {address}/24 dev {INTERFACE}"
+
+
+def _names(record: Record) -> str:
+    """What the machine's own file says, and a name for each host."""
+    own = Path("/etc/hosts")
+    known = own.read_text() if own.exists() else ""
+    hosts = [f"{record.address(host)} host{host}\n" for host in range(record.hosts)]
+    return "".join([*hosts, known])
 
 
 def _shape(interface: str, shape: Shape) -> str:

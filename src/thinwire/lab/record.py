@@ -82,6 +82,11 @@ class Record:
         """Where this is kept."""
         return FOLDER / f"{self.name}.json"
 
+    @property
+    def names(self) -> Path:
+        """The hosts' own /etc/hosts."""
+        return FOLDER / f"{self.name}.hosts"
+
     def namespace(self, host: int) -> str:
         """The namespace of a host."""
         return f"{PREFIX}-{self.name}-{host}"
@@ -111,7 +116,8 @@ class Record:
         fresh.replace(self.file)
 
     def forget(self) -> None:
-        """Remove the file."""
+        """Remove the files."""
+        self.names.unlink(missing_ok=True)
         self.file.unlink(missing_ok=True)
 
 

@@ -19,6 +19,10 @@ from thinwire.lab.record import Record
 
 Tell = Callable[[int, str], None]  # a host, and a line it printed
 
+# Names for the hosts' addresses: torch looks them up, and complains where there are none.
+# `ip netns exec` has left the machine's mounts behind, so nobody else sees the file.
+_WITH_NAMES = 'mount --bind "$0" /etc/hosts 2>/dev/null; exec "$@"'
+
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 3.0
 # Below the ports that the kernel gives out, and another one for every run: two runs may
@@ -107,9 +111,10 @@ class _Crew:
     def start(
         self, host: int, command: Sequence[str], port: int, keeper: Keeper
     ) -> None:
-        enter = [commands.find("ip") or "ip", "netns", "exec"]
+        namespace, names = self.record.namespace(host), str(self.record.names)
+        enter = [commands.find("ip") or "ip", "netns", "exec", namespace]
         process = subprocess.Popen(
-            [*enter, self.record.namespace(host), *command],
+            [*enter, "sh", "-c", _WITH_NAMES, names, *command],
             env=environment(self.record, host, port),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
