@@ -122,8 +122,9 @@ def _names(record: Record) -> str:
     """What the machine's own file says, and a name for each host."""
     own = Path("/etc/hosts")
     known = own.read_text() if own.exists() else ""
-    hosts = [f"{record.address(host)} host{host}\n" for host in range(record.hosts)]
-    return "".join([*hosts, known])
+    names = [f"{record.address(host)} host{host}\n" for host in range(record.hosts)]
+    # Once more for sockets that speak both IPv4 and IPv6, as torch's.
+    return "".join([*names, *(f"::ffff:{name}" for name in names), known])
 
 
 def _shape(interface: str, shape: Shape) -> str:

@@ -19,7 +19,7 @@ from thinwire.lab.record import Record
 
 Tell = Callable[[int, str], None]  # a host, and a line it printed
 
-# Names for the hosts' addresses: torch looks them up, and complains where there are none.
+# Names for the hosts' addresses: torch looks them up, and complains if there are none.
 # `ip netns exec` has left the machine's mounts behind, so nobody else sees the file.
 _WITH_NAMES = 'mount --bind "$0" /etc/hosts 2>/dev/null; exec "$@"'
 
