@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -21,6 +22,11 @@ with Lab(hosts=2, name={name!r}) as lab:
     lab.run(["sh", "-c", "sleep 60 & echo ready; wait"])
 """
 
+VISITOR = """
+from thinwire.lab import Lab
+Lab.find({name!r}).run(["sh", "-c", "sleep 60 & echo ready; wait"])
+"""
+
 
 @pytest.fixture(scope="module")
 def pair():
@@ -31,7 +37,8 @@ def pair():
 def running(lab_record):
     """The processes in a lab's hosts."""
     there = (lab_record.namespace(host) for host in range(lab_record.hosts))
-    return [pid for each in there for pid in commands.run("ip", "netns", "pids", each)]
+    pids = [commands.run("ip", "netns", "pids", each).split() for each in there]
+    return [pid for each in pids for pid in each]
 
 
 def test_the_environment_is_torchruns(pair):
@@ -108,21 +115,60 @@ def test_a_command_that_does_not_exist_fails(pair):
     assert "no-such-command" in " ".join(lines)
 
 
+def test_two_runs_at_once_do_not_meet(pair):
+    outcomes = []
+    command = ["sh", "-c", "sleep 0.3; echo $MASTER_PORT"]
+    ports = []
+    runs = [
+        threading.Thread(
+            target=lambda: outcomes.append(
+                pair.run(command, tell=lambda _, line: ports.append(line))
+            )
+        )
+        for _ in range(2)
+    ]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert [outcome.code for outcome in outcomes] == [0, 0]
+    assert len(ports) == 4
+
+
+def started(script):
+    """A process of its own that runs something on two hosts; they have said so."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert [process.stdout.readline()[3:] for _ in range(2)] == [" ready\n"] * 2
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_lab_that_stays_survives_its_runner(pair, number):
+    with started(VISITOR.format(name=pair.record.name)) as process:
+        assert len(running(pair.record)) >= 4
+        os.killpg(process.pid, number)
+        errors = process.stderr.read()
+    assert process.returncode != 0
+    assert eventually(lambda: running(pair.record) == [])
+    assert said(pair, "echo", "fine") == [(0, "fine"), (1, "fine")]
+    assert "Error" not in errors
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_a_runner_that_is_ended(number):
     name = record.new_name()
-    with subprocess.Popen(
-        [sys.executable, "-c", RUNNER.format(name=name)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        assert [process.stdout.readline() for _ in range(2)] != ["", ""]
+    with started(RUNNER.format(name=name)) as process:
         (found,) = [each for each in record.find_all() if each.name == name]
         assert len(running(found)) >= 4
         assert not found.abandoned
         os.killpg(process.pid, number)
+        process.communicate()
     assert process.returncode != 0
     assert eventually(lambda: namespaces(name) == set())
     assert eventually(lambda: not (found.file.exists() or found.names.exists()))
