@@ -5,7 +5,7 @@ import json
 import pytest
 
 from thinwire.cli import lab_verify, main
-from thinwire.lab import doctor, record
+from thinwire.lab import doctor, network, record
 from thinwire.lab.record import Owner, Record
 from thinwire.lab.shaping import Shape
 from thinwire.lab.verify import MESSAGES, Measured, Timed
@@ -96,3 +96,18 @@ def test_links_that_do_not_hold_are_said_to(
     (figures,) = json.loads(out)
     assert [each["bytes"] for each in figures["messages"]] == list(MESSAGES)
     assert all(each["shaped"] == (share >= 0.9) for each in figures["messages"])
+
+
+def test_down_all_spares_no_lab_and_nobody_elses_namespaces(capsys, monkeypatch):
+    Record("one", (10**9,)).create()
+    Record("two", (10**9,)).create()
+    there = {*Record("one", (10**9,)).namespaces, "thinwire-lost-0", "someone-elses"}
+    removed = []
+    monkeypatch.setattr(network, "existing", lambda: there)
+    monkeypatch.setattr(network, "remove_namespace", removed.append)
+    code, out, _ = run(capsys, "down", "--all")
+    assert code == 0
+    assert removed == ["thinwire-lost-0", "thinwire-one-0", "thinwire-one-switch"]
+    assert "Namespace thinwire-lost-0: removed" in out
+    assert "Lab one: down\nLab two: down\n" in out
+    assert record.find_all() == []

@@ -141,7 +141,10 @@ def verify_shaping(
     hosts: Annotated[int, typer.Option(help="Number of hosts.")] = 2,
     json: Annotated[bool, typer.Option(help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Measure whether links are as slow as they claim, with messages of all sizes."""
+    """Measure whether links are as slow as they claim, with messages of all sizes.
+
+    The exit code is 1 if anything is slower or faster than its link.
+    """
     if not lab_verify.run(rate.split(","), hosts, Console(), json=json):
         raise typer.Exit(1)
 
