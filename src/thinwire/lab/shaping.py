@@ -3,11 +3,10 @@
 A token bucket lets a message smaller than its burst through at once, so the burst
 should be small. It must not be too small either: tokens that arrive while the bucket is
 full are lost, and a timer that fires late fills it. Two things were found by trying.
-Packets must be a good deal smaller than the bucket, or each one waits for a full
-bucket: segments that the kernel offloads, 64 kB at a time, are limited to two thirds of
-the burst. Then 0.17 ms of the rate and a frame are enough, as long as the processors
-have time: where all links together carry more than 1 Gbit/s per processor, timers are
-later, and small packets cost too much. docs/lab.md has the measurements.
+The rate holds with far smaller buckets if packets are smaller still, but not as small
+as frames: what the kernel offloads, 64 kB at a time, is limited to two thirds of the
+burst. Then 0.17 ms of the rate and a frame are enough, except where all links together
+carry more than 1 Gbit/s per processor. docs/lab.md has the measurements.
 """
 
 import os
