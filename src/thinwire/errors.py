@@ -39,3 +39,7 @@ class TornError(ThinwireError):
 
 class ReplicaError(ThinwireError):
     """Model replicas that should be identical are not."""
+
+
+class LabError(ThinwireError):
+    """A lab that cannot be built, found or used."""

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from thinwire.cli import bench_codecs as bench_codecs_command
 from thinwire.cli import demo as demo_command
+from thinwire.cli import lab as lab_commands
 from thinwire.cli import methods as methods_command
 from thinwire.cli.formatting import parse_count
 from thinwire.errors import ThinwireError
@@ -29,6 +30,7 @@ bench = typer.Typer(
     help="Measure on this machine, with your own data.", no_args_is_help=True
 )
 app.add_typer(bench, name="bench")
+app.add_typer(lab_commands.app, name="lab")
 
 Density = Annotated[
     float, typer.Option(help="Fraction of the gradient that is kept: 0.01 is 1 %.")

@@ -1,0 +1,125 @@
+"""How a link is slowed down: a token bucket as small as the rate allows.
+
+A token bucket lets a message smaller than its burst through at once, so the burst
+should be small. It must not be too small either: tokens that arrive while the bucket is
+full are lost, and a timer that fires late fills it. Two things were found by trying.
+The rate holds with far smaller buckets if packets are smaller still, but not as small
+as frames: what the kernel offloads, 64 kB at a time, is limited to two thirds of the
+burst. Then 0.17 ms of the rate and a frame are enough, except where all links together
+carry more than 1 Gbit/s per processor. docs/lab.md has the measurements.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from thinwire.cost import Link
+from thinwire.errors import ConfigError
+
+_UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)")
+_FASTEST = 100 * 10**9
+
+_TIMER_SECONDS = 0.17e-3
+_CROWDED_TIMER_SECONDS = 0.25e-3  # for each Gbit/s of a processor's
+_LATEST_TIMER_SECONDS = 2e-3
+_CROWD = 10**9
+_FRAME_BYTES = 1514
+_LARGEST_SEGMENTS = 65536  # the kernel's default
+
+# As deep as a small switch's: several senders to one host wait rather than drop.
+_QUEUE_SECONDS = 50e-3
+_SHORTEST_QUEUE = 256_000
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One direction of a host's link: `rate` in bits per second, the rest in bytes.
+
+    >>> Shape(10**9).burst, Shape(10**8).burst
+    (22764, 3639)
+    """
+
+    rate: int
+    timer: float = _TIMER_SECONDS  # how late the kernel may be
+
+    @property
+    def burst(self) -> int:
+        """What a link that was idle lets through at once."""
+        return _FRAME_BYTES + round(self.timer * self.rate / 8)
+
+    @property
+    def segments(self) -> int:
+        """The largest packet that the kernel may pass on unsegmented."""
+        return min(_LARGEST_SEGMENTS, 2 * self.burst // 3)
+
+    @property
+    def queue(self) -> int:
+        """Bytes that wait; more are dropped."""
+        return max(_SHORTEST_QUEUE, round(_QUEUE_SECONDS * self.rate / 8))
+
+    @property
+    def link(self) -> Link:
+        """The same for the cost cards."""
+        return Link(bandwidth=self.rate / 8)
+
+    def discipline(self) -> str:
+        """The same for tc."""
+        return f"tbf rate {self.rate}bit burst {self.burst} limit {self.queue}"
+
+
+def shapes(rates: Sequence[int], processors: int | None = None) -> list[Shape]:
+    """The shape of every host's link, in a lab of these rates.
+
+    >>> [shape.burst for shape in shapes([10**9] * 2, processors=2)]
+    [22764, 22764]
+    >>> shapes([10**9] * 8, processors=2)[0].burst
+    126514
+    """
+    crowd = sum(rates) / _CROWD / (processors or os.cpu_count() or 1)
+    timer = _TIMER_SECONDS if crowd <= 1 else _CROWDED_TIMER_SECONDS * crowd
+    return [Shape(rate, min(timer, _LATEST_TIMER_SECONDS)) for rate in rates]
+
+
+def parse_rate(text: str) -> int:
+    """Bits per second.
+
+    >>> parse_rate("1gbit"), parse_rate("2.5mbit")
+    (1000000000, 2500000)
+    """
+    match = _RATE.fullmatch(text.strip().lower())
+    rate = int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    if not 0 < rate <= _FASTEST:
+        raise ConfigError(
+            f"rate is {text!r}: give a number and kbit, mbit or gbit, such as 100mbit; "
+            "at most 100gbit"
+        )
+    return rate
+
+
+def parse_rates(text: str, hosts: int) -> tuple[int, ...]:
+    """A rate for each host: one for all, or as many as there are hosts.
+
+    >>> parse_rates("1gbit", 2), parse_rates("10mbit,1mbit", 2)
+    ((1000000000, 1000000000), (10000000, 1000000))
+    """
+    rates = tuple(parse_rate(each) for each in text.split(","))
+    if len(rates) == 1:
+        return rates * hosts
+    if len(rates) != hosts:
+        raise ConfigError(
+            f"{len(rates)} rates for {hosts} hosts: give one for all, or one for each"
+        )
+    return rates
+
+
+def rate_name(rate: int) -> str:
+    """A rate as it is typed.
+
+    >>> rate_name(10**9), rate_name(2_500_000), rate_name(1)
+    ('1gbit', '2.5mbit', '0.001kbit')
+    """
+    fitting = [unit for unit, bits in _UNITS.items() if bits <= rate]
+    unit = fitting[-1] if fitting else "kbit"
+    return f"{rate / _UNITS[unit]:g}{unit}"
