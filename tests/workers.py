@@ -8,6 +8,7 @@ in which anything failed or hung is killed, and the next `pool(4)` starts a new 
 import atexit
 import contextlib
 import faulthandler
+import gc
 import multiprocessing
 import multiprocessing.context
 import os
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +34,8 @@ from thinwire.groups.torch import TorchGroup
 GROUP_SECONDS = 20.0  # a call of the group
 RUN_SECONDS = 50.0  # a whole function: less than pytest's limit for a test
 _AFTER_FAILURE_SECONDS = 5.0
+# A group of Gloo's wakes up a hundred times a second, and lives as long as its process.
+_MOST_THREADS = 40
 
 
 @dataclass(frozen=True)
@@ -50,13 +54,15 @@ class Pool:
         self.size = size
         self._store = _host_store()
         self._ranks = [_Rank(rank, size, self._store.port) for rank in range(size)]
+        self._generation = 0
 
     def run(
         self, function: Callable[..., Any], *args: Any, timeout: float = RUN_SECONDS
     ) -> list[Any]:
         job = pickle.dumps((function, args))
+        self._generation += self._crowded
         for rank in self._ranks:
-            rank.send(job)
+            rank.send(job, self._generation)
         outcomes = _collect(dict(enumerate(self._ranks)), timeout)
         failed = [rank for rank in outcomes if outcomes[rank].error is not None]
         if failed or len(outcomes) < self.size:
@@ -69,6 +75,12 @@ class Pool:
             silent = sorted(set(range(self.size)) - set(outcomes))
             raise TimeoutError(f"no answer from ranks {silent} in {timeout} s")
         return [outcomes[rank].result for rank in range(self.size)]
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether many process groups live on in a process: each has busy threads."""
+        threads = Path(f"/proc/{self._ranks[0].process.pid}/task")
+        return threads.exists() and len(list(threads.iterdir())) > _MOST_THREADS
 
     def close(self) -> None:
         _POOLS.pop(self.size, None)
@@ -153,10 +165,10 @@ class _Rank:
         self.process.start()
         theirs.close()  # so that the end of the process ends the connection
 
-    def send(self, job: bytes) -> None:
+    def send(self, job: bytes, generation: int = 0) -> None:
         # Test directories that pytest has added since the process started.
         with contextlib.suppress(OSError):
-            self.connection.send_bytes(pickle.dumps((sys.path, job)))
+            self.connection.send_bytes(pickle.dumps((sys.path, job, generation)))
 
     def receive(self) -> Outcome:
         try:
@@ -229,16 +241,32 @@ def _live(
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = dist.TCPStore("127.0.0.1", port, size, rank == host, timedelta(seconds=40))
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    group = TorchGroup(timeout=group_timeout)
+    generation = -1
     while True:
         try:
-            paths, job = pickle.loads(connection.recv_bytes())
+            paths, job, wanted = pickle.loads(connection.recv_bytes())
         except (EOFError, OSError):
             break
         sys.path += [path for path in paths if path not in sys.path]
+        if wanted != generation:
+            group = _join(store, rank, size, wanted, group_timeout)
+            generation = wanted
         connection.send_bytes(_run(group, job))
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _join(
+    store: dist.Store, rank: int, size: int, generation: int, group_timeout: float
+) -> TorchGroup:
+    """The group of this generation; those before it end, with all of their threads."""
+    if dist.is_initialized():
+        gc.collect()
+        dist.destroy_process_group()
+    # Names of their own: nobody finds the addresses of a group that is gone.
+    names = dist.PrefixStore(f"generation {generation}", store)
+    dist.init_process_group("gloo", store=names, rank=rank, world_size=size)
+    return TorchGroup(timeout=group_timeout)
 
 
 def _run(group: TorchGroup, job: bytes) -> bytes:
