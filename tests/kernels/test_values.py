@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kernel_inputs import VECTORS, same_bits, vector
 
@@ -94,6 +94,7 @@ def test_a_stride_is_followed(name):
 
 @thorough
 @given(st.sampled_from(sorted(FORMATS)), st.binary(max_size=90), st.integers(0, 70))
+@example("log 3", bytes(15) + b"\x80\x08", 1)  # wrong in two ways
 def test_any_bytes_are_judged_alike(name, data, nnz):
     section = torch.tensor(list(data), dtype=torch.uint8)
     found = coders(cpu, name)[1](section, nnz)

@@ -56,10 +56,10 @@ def decode_log(section: Tensor, nnz: int, bits: int) -> Tensor:
     check_length(section, 8 * nbytes_log(nnz, bits))
     words = as_words(section, -(-nbytes_log(nnz, bits) // 8))
     codes = 1 << (bits - 2)  # where they begin: two levels are a word
-    check_spare(all_zero_from(words[codes:], nnz * bits))
     values = torch.empty(nnz)
     levels = words[:codes].view(np.float32)
     check_levels(_decode(levels, words[codes:], bits, values.numpy()))
+    check_spare(all_zero_from(words[codes:], nnz * bits))
     return values
 
 
