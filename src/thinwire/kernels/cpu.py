@@ -130,7 +130,11 @@ def _accumulate(
     marks = map(_array, (marker.bitmap, marker.starts, marker.firsts))
     thresholds = np.array(marker.thresholds, np.float32).view(np.int32)
     layout = (*marks, thresholds, marker.chunk)
-    run = partial(cpu_dense.accumulate_and_mark, *layout, *given)
+
+    def run(low: int, high: int) -> None:
+        middle = max(marker.word_boundary((low + high) // 2), low)
+        cpu_dense.accumulate_and_mark(*layout, *given, low, middle, high)
+
     share_out(run, low, high, boundary=marker.word_boundary)
 
 
