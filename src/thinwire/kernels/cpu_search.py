@@ -60,10 +60,15 @@ def search(
             threshold = lower if threshold < 0 else min(lower, threshold - 1)
             threshold = max(threshold, _LEAST)
             cpu_dense.mark(*place, words, threshold)
-        room = _room(cpu_select.count(words), indices.dtype)
-        count, kth, reached = cpu_select.choose(
-            *place[:-1], words, threshold, k, goal, *room, indices, values
-        )
+        given = (*place[:-1], words, threshold, goal)
+        room = _room(goal, indices.dtype)
+        while True:
+            marked, count, kth, reached = cpu_select.choose(
+                *given, *room, indices, values
+            )
+            if marked <= len(room[0]) - cpu_select.SPARE:
+                break
+            room = _room(marked, indices.dtype)
         attempts += 1
         if count >= k:
             break
@@ -81,6 +86,7 @@ def search(
 def _room(size: int, dtype: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:
     """Scratch for candidates: kept, because fresh memory costs a fault every 4 kB."""
     room = getattr(_kept, "room", None)
+    size += cpu_select.SPARE
     if room is None or len(room[0]) < size or room[0].dtype != dtype:
         room = np.empty(size, dtype), np.empty(size, np.float32)
         if size <= _KEPT:

@@ -33,8 +33,8 @@ _BINS = 1 << 13
 _FINE = 13
 # The first count of a list about which nothing is known: every magnitude has its bin.
 _COARSE = 18
-# Words whose marks are listed before the elements of the batch before are read.
-_BATCH = 64
+# Elements that are on their way from memory while one is looked at.
+SPARE = 48
 
 
 @intrinsic
@@ -104,12 +104,12 @@ def _find(counts: Indices, k: int) -> tuple[int, int]:
 
 @kernel
 def _refine(
-    values: Floats, n: int, k: int, low: int, shift: int, counts: Indices
+    values: Floats, k: int, low: int, shift: int, counts: Indices
 ) -> tuple[int, int]:
     """The k-th largest magnitude, and how many of exactly this magnitude to take.
 
     `counts` counts `(magnitude - low) >> shift`, the last bin without upper limit; no
-    magnitude among the first `n` is below `low`.
+    magnitude is below `low`.
     """
     high = MAGNITUDE + 1
     while True:
@@ -124,10 +124,10 @@ def _refine(
             high = low + (1 << shift)
             shift = max(shift - 13, 0)
         counts[:] = 0
-        for i in range(n):
+        for i in range(len(values)):
             m = _magnitude(values[i])
             if low <= m < high:
-                counts[min((m - low) >> shift, _BINS - 1)] += 1
+                counts[np.uintp(min((m - low) >> shift, _BINS - 1))] += 1
 
 
 @kernel
@@ -135,18 +135,103 @@ def kth_magnitude(values: Floats, k: int) -> tuple[int, int]:
     """The k-th largest magnitude of a list, and how many of it are among the k."""
     counts = np.zeros(_BINS, np.int32)
     for i in range(len(values)):
-        counts[_magnitude(values[i]) >> _COARSE] += 1
-    kth, ties = _refine(values, len(values), k, 0, _COARSE, counts)
+        counts[np.uintp(_magnitude(values[i]) >> _COARSE)] += 1
+    kth, ties = _refine(values, k, 0, _COARSE, counts)
     return kth, ties
 
 
 @kernel
-def count(words: Bits) -> int:
+def _count(words: Bits) -> int:
     """How many elements are marked."""
     total = 0
     for w in range(len(words)):
         total += _ones(words[w])
     return total
+
+
+@kernel
+def _list(words: Bits, marked: int, where: Indices) -> None:
+    """The numbers of the elements that are marked, and up to 4 that mean nothing.
+
+    How many are in a word is a coin tossed, and a branch on it would be guessed wrong:
+    four are written anyway, and the next word's overwrite those that were none.
+    """
+    few = marked < len(words) >> 1
+    n = 0
+    for w in range(len(words)):
+        word = words[w]
+        if few and word == 0:
+            continue
+        here: Any = _ones(word)
+        first = w << 6
+        for i in range(4):
+            where[np.uintp(n + i)] = first + _trailing_zeros(word)
+            word &= word - 1
+        i = 4
+        while word != 0:
+            where[np.uintp(n + i)] = first + _trailing_zeros(word)
+            word &= word - 1
+            i += 1
+        n += here
+
+
+@kernel
+def _gather(
+    x: Floats,
+    start: int,
+    chunk: int,
+    jump: int,
+    threshold: int,
+    where: Indices,
+    found: Floats,
+    counts: Indices,
+) -> int:
+    """What `x` holds at each of `where`, counted; what is below is left out.
+
+    The memory needs its time: elements are asked for `SPARE` before they are read.
+    """
+    bits = _trailing_zeros(chunk) if chunk & (chunk - 1) == 0 else -1
+    n = 0
+    for i in range(len(where) - SPARE):
+        ahead: Any = np.int64(where[i + SPARE])
+        j: Any = np.int64(where[i])
+        if bits >= 0:
+            ahead += (ahead >> bits) * jump
+            at = j + (j >> bits) * jump
+        else:
+            ahead += ahead // chunk * jump
+            at = j + j // chunk * jump
+        _prefetch(x, start + ahead)
+        value = x[np.uintp(start + at)]
+        above = _magnitude(value) - threshold
+        where[np.uintp(n)] = j
+        found[np.uintp(n)] = value
+        if above >= 0:
+            n += 1
+            counts[np.uintp(min(above >> _FINE, _BINS - 1))] += 1
+    return n
+
+
+@kernel
+def _compact(
+    where: Indices,
+    found: Floats,
+    kth: int,
+    ties: int,
+    indices: Indices,
+    values: Floats,
+) -> None:
+    """Those above `kth`, and the first `ties` that are equal to it."""
+    taken: Any = 0
+    i = 0
+    while taken < len(indices):
+        m = _magnitude(found[np.uintp(i)])
+        indices[np.uintp(taken)] = where[np.uintp(i)]
+        values[np.uintp(taken)] = found[np.uintp(i)]
+        tie: Any = np.int64(m == kth)
+        taken += np.int64(m > kth) | tie & np.int64(ties > 0)
+        ties -= tie
+        i += 1
 
 
 @kernel
@@ -157,75 +242,37 @@ def choose(
     stride: int,
     words: Bits,
     threshold: int,
-    k: int,
     goal: int,
     where: Indices,
     found: Floats,
     indices: Indices,
     values: Floats,
-) -> tuple[int, int, int]:
-    """Write the `k` largest of a block's marked elements, if enough reach `threshold`.
+) -> tuple[int, int, int, int]:
+    """Write the largest of a block's marked elements, if enough reach `threshold`.
 
-    Answers how many reach it (fewer than `k`: nothing was written), the k-th magnitude,
-    and about the `goal`-th magnitude (0 if there are not so many). `where` and `found`
-    are room for all that are marked.
+    Answers how many are marked; how many reach the threshold (too few: nothing was
+    written), the k-th magnitude, and about the `goal`-th magnitude (0 if there are not
+    so many). `where` and `found` are room for all that are marked and `SPARE` more;
+    with less room nothing is done.
     """
+    marked = _count(words)
+    if marked + SPARE > len(where):
+        return marked, 0, 0, 0
+    k = len(indices)
+    _list(words, marked, where)
+    where[marked : marked + SPARE] = where[marked - 1] if marked else 0
     counts = np.zeros(_BINS, np.int32)
-    aligned = chunk & 63 == 0
-    n = 0
-    listed = 0
-    first = 0
-    batch = 0
-    shift = 0
-    while first < len(words) or batch < listed:
-        # A batch lies in one chunk, if chunks are whole words. Its elements are read
-        # after the next batch was listed, when the prefetches have had their time.
-        behind = batch
-        batch = listed
-        last = min(first + _BATCH, len(words))
-        number = (first << 6) // chunk
-        if aligned:
-            last = min(last, (number + 1) * chunk >> 6)
-        next_shift = start + number * (stride - chunk)
-        for w in range(first, last):
-            word = words[w]
-            while word != 0:
-                j: Any = (w << 6) + _trailing_zeros(word)
-                word &= word - 1
-                _prefetch(x, j + next_shift)
-                where[listed] = j
-                listed += 1
-        for i in range(behind, batch):
-            j = np.int64(where[i])
-            if not aligned:
-                shift = start + j // chunk * (stride - chunk)
-            value = x[j + shift]
-            above = _magnitude(value) - threshold
-            where[n] = j
-            found[n] = value
-            if above >= 0:
-                n += 1
-                counts[min(above >> _FINE, _BINS - 1)] += 1
-        shift = next_shift
-        first = last
+    listed = where[: marked + SPARE]
+    n = _gather(x, start, chunk, stride - chunk, threshold, listed, found, counts)
     if n < k:
-        return n, 0, 0
+        return marked, n, 0, 0
     reached = 0
     if n >= goal:
         b, _ = _find(counts, goal)
         reached = threshold + (b << _FINE)
-    kth, ties = _refine(found, n, k, threshold, _FINE, counts)
-    taken: Any = 0
-    i = 0
-    while taken < k:
-        m = _magnitude(found[i])
-        indices[taken] = where[i]
-        values[taken] = found[i]
-        tie: Any = np.int64(m == kth)
-        taken += np.int64(m > kth) | tie & np.int64(ties > 0)
-        ties -= tie
-        i += 1
-    return n, kth, reached
+    kth, ties = _refine(found[:n], k, threshold, _FINE, counts)
+    _compact(where, found, kth, ties, indices, values)
+    return marked, n, kth, reached
 
 
 @kernel
