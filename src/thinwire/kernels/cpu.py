@@ -294,7 +294,9 @@ def strictly_increasing(indices: Tensor, size: int) -> bool:
 def _array(tensor: Tensor) -> NDArray[Any]:
     if not tensor.is_contiguous():
         raise ValueError("a kernel works on contiguous tensors: call .contiguous()")
-    array: NDArray[Any] = tensor.detach().view(-1).numpy()
+    if tensor.requires_grad or tensor.dim() != 1:
+        tensor = tensor.detach().view(-1)
+    array: NDArray[Any] = tensor.numpy()
     return array
 
 

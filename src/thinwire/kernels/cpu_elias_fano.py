@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.compiled import kernel
-from thinwire.kernels.cpu_bits import as_section, as_words, pack_into, unpack_into
+from thinwire.kernels.cpu_bits import as_section, as_words
 from thinwire.kernels.sections import (
     check_ascending,
     check_count,
@@ -36,7 +36,7 @@ Indices = NDArray[Any]
 
 def encode_bitmap(indices: Tensor, size: int) -> Tensor:
     words = np.zeros(-(-size // 64), np.uint64)
-    check_ascending(_set_ones(indices.contiguous().numpy(), 0, 0, 0, words))
+    check_ascending(_set_ones(indices.contiguous().numpy(), words))
     return as_section(words, size)
 
 
@@ -44,8 +44,8 @@ def decode_bitmap(section: Tensor, size: int, nnz: int) -> Tensor:
     check_length(section, size)
     words = as_words(section, -(-size // 64))
     check_count(_count_ones(words, 0), nnz)
-    indices = torch.zeros(nnz, dtype=index_dtype(size))
-    check_order(_read_ones(words, 0, 0, 0, size, indices.numpy()), size)
+    indices = torch.empty(nnz, dtype=index_dtype(size))
+    check_order(_read_ones(words, size, indices.numpy()), size)
     return indices
 
 
@@ -53,9 +53,7 @@ def encode_elias_fano(indices: Tensor, size: int, low: int) -> Tensor:
     nnz = len(indices)
     bits = nnz * (low + 1) + (size >> low)
     words = np.zeros(-(-bits // 64), np.uint64)
-    listed = indices.contiguous().numpy()
-    pack_into(listed, low, words)
-    check_ascending(_set_ones(listed, low, 1, nnz * low, words))
+    check_ascending(_encode(indices.contiguous().numpy(), low, words))
     return as_section(words, bits)
 
 
@@ -63,10 +61,10 @@ def decode_elias_fano(section: Tensor, size: int, nnz: int, *, low: int) -> Tens
     bits = nnz * (low + 1) + (size >> low)
     check_length(section, bits)
     words = as_words(section, -(-bits // 64))
-    check_count(_count_ones(words, nnz * low), nnz)
     indices = torch.empty(nnz, dtype=index_dtype(size))
-    unpack_into(words, low, indices.numpy())
-    ascending = _read_ones(words, low, 1, nnz * low, size, indices.numpy())
+    found, ascending = _decode(words, low, size, indices.numpy())
+    if found != nnz:
+        check_count(_count_ones(words, nnz * low), nnz)
     check_order(ascending, size)
     return indices
 
@@ -94,8 +92,8 @@ def _ones(typing: Any, word: Any) -> Any:
 
 
 @kernel
-def _set_ones(indices: Indices, low: int, step: int, start: int, words: Words) -> bool:
-    """Set bit `start + (index >> low) + step * i` for each entry.
+def _set_ones(indices: Indices, words: Words) -> bool:
+    """Set the bit of each index.
 
     Ends with False where a bit would lie outside of `words`, which are not touched
     there, or before another one's word.
@@ -103,19 +101,109 @@ def _set_ones(indices: Indices, low: int, step: int, start: int, words: Words) -
     if len(indices) == 0:
         return True
     word = np.uint64(0)
+    at = 0
+    for i in range(len(indices)):
+        index: Any = np.int64(indices[i])
+        w = index >> 6
+        if w != at:
+            if w < at or w >= len(words):
+                return False
+            words[np.uintp(at)] |= word
+            word = np.uint64(0)
+            at = w
+        word |= np.uint64(1) << np.uint64(index & 63)
+    words[np.uintp(at)] |= word
+    return True
+
+
+@kernel
+def _encode(indices: Indices, low: int, words: Words) -> bool:
+    """Write an Elias-Fano list, both of its streams through a word in a register.
+
+    Ends with False where a one would lie outside of `words`, which are not touched
+    there, or before another one's word.
+    """
+    if len(indices) == 0:
+        return True
+    one = np.uint64(1)
+    mask = (one << np.uint64(low)) - one
+    start = len(indices) * low
+    bits = np.uint64(0)
+    filled = 0
+    filling = 0
+    ones = np.uint64(0)
     at = start >> 6
     for i in range(len(indices)):
-        position: Any = start + (np.int64(indices[i]) >> low) + step * i
+        index: Any = np.int64(indices[i])
+        value = np.uint64(index) & mask
+        bits |= value << np.uint64(filled)
+        filled += low
+        if filled >= 64:
+            words[np.uintp(filling)] |= bits
+            filling += 1
+            filled -= 64
+            bits = value >> np.uint64(low - filled)
+        position = start + (index >> low) + i
         w = position >> 6
         if w != at:
             if w < at or w >= len(words):
                 return False
-            words[at] |= word
-            word = np.uint64(0)
+            words[np.uintp(at)] |= ones
+            ones = np.uint64(0)
             at = w
-        word |= np.uint64(1) << np.uint64(position & 63)
-    words[at] |= word
+        ones |= one << np.uint64(position & 63)
+    if filled > 0:
+        words[np.uintp(filling)] |= bits
+    words[np.uintp(at)] |= ones
     return True
+
+
+@kernel
+def _decode(words: Words, low: int, size: int, indices: Indices) -> tuple[int, bool]:
+    """Read an Elias-Fano list: how many ones there are, and if indices ascend.
+
+    Of more ones than indices, those of some words are counted; of fewer, nothing is
+    said about the order. Indices are below `size` if they ascend.
+    """
+    nnz = len(indices)
+    if nnz == 0:
+        return _count_ones(words, 0), True
+    one = np.uint64(1)
+    mask = (one << np.uint64(low)) - one
+    start = nnz * low
+    bits = np.uint64(0)
+    left = 0
+    filling = 0
+    i = 0
+    before: Any = np.int64(-1)
+    falls = False
+    for w in range(start >> 6, len(words)):
+        ones = words[w]
+        if w == start >> 6:
+            ones &= ~np.uint64(0) << np.uint64(start & 63)
+        here: Any = _ones(ones)
+        if i + here > nnz:
+            return i + here, False
+        base = (w << 6) - start
+        while ones != 0:
+            value = bits
+            if left < low:
+                bits = words[np.uintp(filling)]
+                filling += 1
+                value |= bits << np.uint64(left)
+                bits >>= np.uint64(low - left)
+                left += 64
+            else:
+                bits >>= np.uint64(low)
+            left -= low
+            high: Any = base + _trailing_zeros(ones) - i
+            index = (high << low) | np.int64(value & mask)
+            falls |= index <= before
+            before = index
+            indices[np.uintp(i)] = index
+            ones &= ones - one
+            i += 1
+    return i, not falls and before < size
 
 
 @kernel
@@ -131,32 +219,13 @@ def _count_ones(words: Words, start: int) -> int:
 
 
 @kernel
-def _read_ones(
-    words: Words, low: int, step: int, start: int, size: int, indices: Indices
-) -> bool:
-    """The inverse of `_set_ones`, to be added to the low bits in `indices`.
-
-    From bit `start` on there must be exactly `len(indices)` ones. Answers whether the
-    indices ascend and are below `size`.
-    """
-    if len(indices) == 0:
-        return True
-    first = start >> 6
+def _read_ones(words: Words, size: int, indices: Indices) -> bool:
+    """The bits that are set, exactly `len(indices)`; whether they are below `size`."""
     i = 0
-    high = 0
-    for w in range(first, len(words)):
+    for w in range(len(words)):
         word = words[w]
-        if w == first:
-            word &= ~np.uint64(0) << np.uint64(start & 63)
-        base = (w << 6) - start
         while word != 0:
-            high = (base + _trailing_zeros(word) - step * i) << low
-            indices[i] |= high
+            indices[np.uintp(i)] = (w << 6) + _trailing_zeros(word)
             word &= word - np.uint64(1)
             i += 1
-    # High bits never fall, so if the last one's are in range, only the low bits of
-    # its equals can carry an index out of range; it then falls or is negative.
-    falls = high >= size or indices[-1] >= size or indices[0] < 0
-    for i in range(1, len(indices)):
-        falls |= indices[i] <= indices[i - 1]
-    return not falls
+    return len(indices) == 0 or indices[-1] < size

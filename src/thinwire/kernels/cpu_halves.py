@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-decorators=False
 # ruff: noqa: D103, because the front door documents each function.
-"""Float32 values in 16 bits each, in vector instructions: half a nanosecond each."""
+"""Float32 values in 16 bits each, in vector instructions: 0.2 to 0.5 ns each."""
 
 from typing import Any
 
@@ -20,6 +20,7 @@ Halves = NDArray[np.uint16]
 
 _MAGNITUDE = 0x7FFFFFFF
 _INFINITY = 0x7F800000
+_ROUNDS_TO_INFINITY = 0x7F7F8000  # in bfloat16
 _HALF = 126 << 23  # the bits of 0.5
 
 
@@ -58,6 +59,19 @@ def _plus_half(typing: Any, bits: Any) -> Any:
 
 @kernel
 def _to_bfloat16(values: Bits, halves: Halves) -> None:
+    largest = np.int32(0)
+    for i in range(len(values)):
+        bits = values[i]
+        odd = np.int32((bits >> 16) & 1)
+        halves[i] = np.int32(np.int32(bits + 0x7FFF) + odd) >> 16
+        largest = max(largest, np.int32(bits & _MAGNITUDE))
+    if largest >= _ROUNDS_TO_INFINITY:
+        _to_bfloat16_with_care(values, halves)
+
+
+@kernel
+def _to_bfloat16_with_care(values: Bits, halves: Halves) -> None:
+    """Finite values remain finite, and what is not a number remains none."""
     for i in range(len(values)):
         bits = np.int32(values[i] & _MAGNITUDE)
         odd = np.int32((bits >> 16) & 1)

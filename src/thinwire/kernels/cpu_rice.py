@@ -174,14 +174,14 @@ def _write(
             low |= remainder << np.uint64(filled)
             filled += width
             if filled >= 64:
-                words[low_at] |= low
+                words[np.uintp(low_at)] |= low
                 low_at += 1
                 filled -= 64
                 low = remainder >> np.uint64(width - filled)
             position += np.int64(gap >> np.uint64(width))
             w = position >> 6
             if w != high_at:
-                words[high_at] |= high
+                words[np.uintp(high_at)] |= high
                 high = np.uint64(0)
                 high_at = w
             high |= one << np.uint64(position & 63)
@@ -227,6 +227,7 @@ def _read(
     base = at << 6
     end = unary_start
     index: Any = np.int64(-1)
+    far = False
     for block in range(len(widths)):
         width: Any = np.int64(widths[block])
         mask = (one << np.uint64(width)) - one
@@ -235,7 +236,7 @@ def _read(
         for j in range(len(here)):
             value = low
             if left < width:
-                low = words[low_at]
+                low = words[np.uintp(low_at)]
                 low_at += 1
                 value |= low << np.uint64(left)
                 low >>= np.uint64(width - left)
@@ -249,16 +250,16 @@ def _read(
                 at += 1
                 if at >= len(words):
                     return _ENDED
-                word = words[at]
+                word = words[np.uintp(at)]
                 base = at << 6
             place = base + _trailing_zeros(word)
             word &= word - one
             quotient = place - end
             end = place + 1
-            if quotient > most:
-                return _OUTSIDE
+            far |= quotient > most
             index += (quotient << width) + remainders[j] + 1
-            if index >= size:
-                return _OUTSIDE
             here[j] = index
+        # Until something is far, indices ascend: the last one is the largest.
+        if far or index >= size:
+            return _OUTSIDE
     return end
