@@ -74,7 +74,11 @@ class Channel:
         """
         key = self._key(part)
         packet = self._codec.encode(vector, source=source, key=key)
-        return Sealed(packet.body, self._codec.decode(packet, vector.size, key=key))
+        return Sealed(packet.body, self._codec.adopt(packet, vector, key=key))
+
+    def rounding(self, size: int) -> torch.dtype | None:
+        """What values of a list over `size` elements are rounded to; None: anything."""
+        return self._codec.rounding(size)
 
     def exchange(
         self,
