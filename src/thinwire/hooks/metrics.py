@@ -37,6 +37,8 @@ PHASES = {
         "add_at_",
         "subtract_at_",
         "leave_at_",
+        "keep_at_",
+        "reclaim_",
         "gather",
         "join",
         "strictly_increasing",

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -159,13 +159,8 @@ def write_mean_(grad: Sequence[Tensor], total: Total, ranks: int) -> Total:
             if piece.data_ptr() != part.data_ptr():
                 piece.copy_(part)
         return total
-    mean = SparseVector(total.indices, total.values / ranks, total.size)
-    starts = [0, *accumulate(_sizes(grad))]
-    edges = torch.tensor(starts, dtype=mean.indices.dtype, device=mean.indices.device)
-    cuts = pairwise(torch.searchsorted(mean.indices, edges).tolist())
-    for piece, start, (low, high) in zip(grad, starts, cuts, strict=False):
-        kernels.scatter_(piece, mean.indices[low:high] - start, mean.values[low:high])
-    return mean
+    mean = kernels.write_mean_(grad, total.indices, total.values, ranks=ranks)
+    return SparseVector(total.indices, mean, total.size)
 
 
 def _sizes(grad: Sequence[Tensor]) -> tuple[int, ...]:
