@@ -178,6 +178,9 @@ class Recorder:
     def adopt(self, packet, vector, *, key=0):
         return self.decode(packet, vector.size, key=key)
 
+    def header(self, size, nnz):
+        return None
+
     def rounding(self, size):
         return None
 

@@ -59,6 +59,9 @@ class Unsized:
     def adopt(self, packet, vector, *, key=0):
         return self.codec.adopt(packet, vector, key=key)
 
+    def header(self, size, nnz):
+        return None
+
     def rounding(self, size):
         return self.codec.rounding(size)
 

@@ -58,6 +58,9 @@ class AtLeast:
     ) -> SparseVector:
         return self._for(vector.size).adopt(packet, vector, key=key)
 
+    def header(self, size: int, nnz: int) -> bytes | None:
+        return self._for(size).header(size, nnz)
+
     def rounding(self, size: int) -> torch.dtype | None:
         return self._for(size).rounding(size)
 

@@ -64,6 +64,10 @@ class Codec(Protocol):
         """
         ...
 
+    def header(self, size: int, nnz: int) -> bytes | None:
+        """What packets in device memory begin with; None if it depends on the data."""
+        ...
+
     def rounding(self, size: int) -> torch.dtype | None:
         """The dtype that each value of a list over `size` elements is rounded to.
 

@@ -20,7 +20,7 @@ from thinwire.codecs.int32 import Int32
 from thinwire.codecs.order import decode_map, descending, encode_map, map_nbytes
 from thinwire.errors import ConfigError, WireError
 from thinwire.sparse import SparseVector
-from thinwire.wire import HEADER, Packet, padded
+from thinwire.wire import HEADER, Packet, header_of, padded
 
 _ROUNDING: dict[type, torch.dtype] = {
     Float32: torch.float32,
@@ -108,6 +108,14 @@ class Split:
         _, section = packet.sections
         values = self.value.decode(section, vector.nnz, key=key)
         return SparseVector(vector.indices, values, vector.size)
+
+    def header(self, size: int, nnz: int) -> bytes | None:
+        index, value = self.index.nbytes(size, nnz), self.value.nbytes(nnz)
+        if index is None or value is None:
+            return None
+        order = map_nbytes(nnz) if self._maps else 0
+        tags = self.index.tag, self.value.tag
+        return header_of(tags, size, nnz, (index, order + value))
 
     def rounding(self, size: int) -> torch.dtype | None:
         del size

@@ -48,6 +48,9 @@ class Timed:
         self._add("decode", start)
         return adopted
 
+    def header(self, size: int, nnz: int) -> bytes | None:
+        return self.codec.header(size, nnz)
+
     def rounding(self, size: int) -> torch.dtype | None:
         return self.codec.rounding(size)
 

@@ -39,6 +39,7 @@ PHASES = {
         "leave_at_",
         "keep_at_",
         "reclaim_",
+        "doubt_unless_",
         "gather",
         "join",
         "strictly_increasing",

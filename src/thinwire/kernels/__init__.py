@@ -37,6 +37,7 @@ from thinwire.kernels.codes import (
     to_float16,
     unpack_bits,
 )
+from thinwire.kernels.doubts import Doubts, doubt_unless_, doubting, fetch, on_device
 from thinwire.kernels.entry import Stopwatch, by_reference, watched
 from thinwire.kernels.hashes import Hashes, hash_keys
 from thinwire.kernels.marker import Marker
@@ -83,6 +84,7 @@ from thinwire.kernels.vectors import (
 
 __all__ = [
     "Block",
+    "Doubts",
     "Estimate",
     "Hashes",
     "Marker",
@@ -107,6 +109,8 @@ __all__ = [
     "decode_rice",
     "decode_runs",
     "decode_varint",
+    "doubt_unless_",
+    "doubting",
     "encode_bitmap",
     "encode_bloom",
     "encode_dexp",
@@ -121,6 +125,7 @@ __all__ = [
     "encode_varint",
     "estimate_rows",
     "estimate_sketch_",
+    "fetch",
     "gather",
     "hash_keys",
     "index_dtype",
@@ -134,6 +139,7 @@ __all__ = [
     "nbytes_int8",
     "nbytes_log",
     "nbytes_qsgd",
+    "on_device",
     "pack_bits",
     "peel_rows_",
     "reclaim_",

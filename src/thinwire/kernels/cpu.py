@@ -316,6 +316,10 @@ def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
     return joined
 
 
+def doubt_unless_(word: Tensor, section: Tensor, wanted: Tensor) -> None:
+    reference.doubt_unless_(word, section, wanted)
+
+
 def strictly_increasing(indices: Tensor, size: int) -> bool:
     if len(indices) == 0:
         return True

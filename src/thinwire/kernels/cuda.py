@@ -280,5 +280,9 @@ def _number(number: int, device: torch.device) -> Tensor:
     return torch.tensor(float(number), device=device)
 
 
+def doubt_unless_(word: Tensor, section: Tensor, wanted: Tensor) -> None:
+    cuda_elements.doubt_unless(word, section, wanted)
+
+
 def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:
     return cuda_spread.magnitudes(vector, bounds)

@@ -89,6 +89,22 @@ def rounded(value: tl.tensor) -> Any:
     return tl.where(number, nearest, 0x7FFF).to(tl.int16)
 
 
+@kernel
+def _differ(
+    word: tl.tensor, section: tl.tensor, wanted: tl.tensor, length: tl.tensor
+) -> None:
+    i = tl.arange(0, ENTRIES)
+    here = tl.load(section + i, mask=i < length, other=0)
+    there = tl.load(wanted + i, mask=i < length, other=0)
+    wrong = tl.sum((here != there).to(tl.int32)) > 0
+    tl.atomic_or(word, 1, mask=wrong, sem="relaxed")
+
+
+def doubt_unless(word: Tensor, section: Tensor, wanted: Tensor) -> None:
+    """Set a word unless up to 1024 bytes are as they should."""
+    _differ[(1,)](word, section, wanted, len(wanted), **EXACT)
+
+
 def _run(
     what: int,
     x: Tensor,

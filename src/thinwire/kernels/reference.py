@@ -256,6 +256,10 @@ def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
     return _index_dtype(indices, size), torch.cat([v for _, v in lists])[order]
 
 
+def doubt_unless_(word: Tensor, section: Tensor, wanted: Tensor) -> None:
+    word.bitwise_or_((section != wanted).any())
+
+
 def strictly_increasing(indices: Tensor, size: int) -> bool:
     if len(indices) == 0:
         return True
