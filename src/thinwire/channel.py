@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from thinwire import kernels
 from thinwire.codecs import Codec, Values
 from thinwire.errors import ConfigError, WireError
 from thinwire.groups import Group, Op
@@ -42,12 +43,16 @@ class Channel:
 
     A list is encoded once, by `seal`, and travels as these bytes however often it is
     passed on; what `seal` returns is the list as everyone else will decode it.
+
+    With `doubts`, packets of a fixed length in the memory of a device are judged there:
+    what is wrong with them is noted, not raised, and their lists are any lists.
     """
 
     group: Group
     codec: Codec | None = None
     step: int = 0
     seed: int = 0
+    doubts: kernels.Doubts | None = None
 
     @property
     def rank(self) -> int:
@@ -74,7 +79,16 @@ class Channel:
         """
         key = self._key(part)
         packet = self._codec.encode(vector, source=source, key=key)
-        return Sealed(packet.body, self._codec.decode(packet, vector.size, key=key))
+        if self.doubts is None:
+            told = self._codec.adopt(packet, vector, key=key)
+        else:
+            with kernels.doubting(self.doubts.of(self.rank)):
+                told = self._codec.adopt(packet, vector, key=key)
+        return Sealed(packet.body, told)
+
+    def rounding(self, size: int) -> torch.dtype | None:
+        """What values of a list over `size` elements are rounded to; None: anything."""
+        return self._codec.rounding(size)
 
     def exchange(
         self,
@@ -188,9 +202,18 @@ class Channel:
 
     def _open(self, body: Tensor, slot: Slot, src: int) -> Sealed:
         size, nnz, part = slot
+        key = self._key(part)
+        known = None if nnz is None else self._codec.header(size, nnz)
         try:
-            packet = Packet.parse(body)
-            vector = self._codec.decode(packet, size, nnz, key=self._key(part))
+            if self.doubts is not None and known is not None:
+                word = self.doubts.of(src)
+                kernels.doubt_unless_(word, body[: len(known)], known)
+                packet = Packet.parse(body, known)
+                with kernels.doubting(word):
+                    vector = self._codec.decode(packet, size, nnz, key=key)
+            else:
+                packet = Packet.parse(body)
+                vector = self._codec.decode(packet, size, nnz, key=key)
         except WireError as error:
             raise WireError(f"from rank {src}: {error}") from error
         return Sealed(body, vector)

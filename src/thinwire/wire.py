@@ -18,9 +18,9 @@ import struct
 from dataclasses import dataclass
 
 import torch
-import xxhash
 from torch import Tensor
 
+from thinwire import kernels
 from thinwire.errors import ConfigError, WireError
 
 MAGIC = b"TW"
@@ -80,13 +80,20 @@ class Packet:
         _fill(body[index_end:], value)
         if summed:
             header = HEADER.pack(*fields, _checksum(header, body))
-        body[: HEADER.size] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+        body[: HEADER.size] = (
+            torch.frombuffer(bytearray(header), dtype=torch.uint8)
+            if body.is_cpu
+            else kernels.on_device(header, body.device)
+        )
         return cls(tags, size, nnz, index_end - HEADER.size, body, summed)
 
     @classmethod
-    def parse(cls, body: Tensor) -> "Packet":
-        """Read a header and check it against the bytes that came with it."""
-        flags, index_tag, value_tag, reserved, *fields = _header(body)
+    def parse(cls, body: Tensor, header: bytes | None = None) -> "Packet":
+        """Read a header and check it against the bytes that came with it.
+
+        A `header` is read instead by who has the bytes at hand compared elsewhere.
+        """
+        flags, index_tag, value_tag, reserved, *fields = _header(body, header)
         size, nnz, index_words, words, checksum = fields
         summed = flags == SUMMED
         if flags & ~SUMMED or reserved or (checksum and not summed):
@@ -123,18 +130,26 @@ class Packet:
         return payload[: self.index_nbytes], payload[self.index_nbytes :]
 
 
+def header_of(tags: Tags, size: int, nnz: int, nbytes: tuple[int, int]) -> bytes:
+    """The header of a packet in device memory, whose two sections are so long."""
+    index, value = map(padded, nbytes)
+    words = index // WORD, (HEADER.size + index + value) // WORD
+    return HEADER.pack(MAGIC, VERSION, 0, *tags, 0, size, nnz, *words, 0)
+
+
 def padded(nbytes: int) -> int:
     """`nbytes` rounded up to whole 8-byte words."""
     return -(-nbytes // WORD) * WORD
 
 
-def _header(body: Tensor) -> tuple[int, ...]:
+def _header(body: Tensor, header: bytes | None = None) -> tuple[int, ...]:
     if body.numel() < HEADER.size:
         raise WireError(
             f"a packet of {body.numel()} bytes is shorter than its header "
             f"({HEADER.size})"
         )
-    magic, version, *fields = HEADER.unpack(body[: HEADER.size].cpu().numpy().tobytes())
+    read = header or body[: HEADER.size].cpu().numpy().tobytes()
+    magic, version, *fields = HEADER.unpack(read)
     if magic != MAGIC:
         raise WireError(f"a packet begins with {magic!r}, not {MAGIC!r}")
     if version != VERSION:
@@ -147,6 +162,8 @@ def _header(body: Tensor) -> tuple[int, ...]:
 
 def _checksum(header: bytes, body: Tensor) -> int:
     """Over a header whose checksum is zero, and what follows it."""
+    import xxhash  # noqa: PLC0415 - packets in device memory do without
+
     digest = xxhash.xxh3_64(header)
     digest.update(body[HEADER.size :].numpy().data)
     return digest.intdigest() & 0xFFFFFFFF

@@ -86,20 +86,22 @@ def test_few_elements_and_all_of_them():
 
 
 @pytest.mark.parametrize(
-    ("blocks", "lending", "dtype"),
+    ("blocks", "lending", "dtype", "rounding"),
     [
-        ((Block.whole(SIZE),), True, torch.float32),
-        (interleaved_blocks(SIZE, 2, 64), True, torch.bfloat16),
-        (kernels.contiguous_blocks(SIZE, 2), False, torch.float16),
+        ((Block.whole(SIZE),), True, torch.float32, torch.float32),
+        ((Block.whole(SIZE),), True, torch.float32, torch.bfloat16),
+        (interleaved_blocks(SIZE, 2, 64), True, torch.bfloat16, torch.bfloat16),
+        (kernels.contiguous_blocks(SIZE, 2), False, torch.float16, torch.float32),
     ],
 )
-def test_error_feedback(blocks, lending, dtype):
+def test_error_feedback(blocks, lending, dtype, rounding):
     """Steady, jumping, tied and received: listed or not, the bits are the same."""
     marker = Marker(blocks, lending=lending)
     x = torch.zeros(SIZE, device=DEVICE)
     y = x.clone()
     counts = [block.length // 50 for block in blocks]
-    kinds, listed = ("normal", "laplace", "ties", "octaves"), []
+    kinds, listed = ("normal", "laplace", "ties", "octaves", "normal"), []
+    lent = []
     for step, kind in enumerate(kinds):
         grad = drawn(kind, SIZE).to(dtype)
         again = grad.clone()
@@ -107,20 +109,27 @@ def test_error_feedback(blocks, lending, dtype):
         cuda.accumulate_(x, grad, offset=0, scale=scale, marker=marker)
         reference.accumulate_(y, again, offset=0, scale=scale, marker=None)
         assert not grad.any()
+        lent.append(len(marker.scratch.lent) if step else 0)
         assert all(marker.valid) == (step > 0)
         if step == 2:
             received = (drawn_indices(blocks[0].length, 40), drawn("normal", 40))
             given = {"block": blocks[0], "number": 0}
             cuda.add_at_(x, *received, marker=marker, **given)
             reference.add_at_(y, *received, marker=None, **given)
-        taken = cuda.take_each(x, counts, marker=marker, numbers=range(len(blocks)))
+        numbers = range(len(blocks))
+        given = {"marker": marker, "numbers": numbers, "rounding": rounding}
+        taken = cuda.take_each(x, counts, **given)
         for block, k, found in zip(blocks, counts, taken, strict=True):
             wanted = reference.select(y, k, block=block, marker=None, number=0)
             assert_same(found, wanted)
-            reference.subtract_at_(y, *wanted, block=block)
+            told = wanted[1].to(rounding).float()
+            reference.subtract_at_(y, wanted[0], told, block=block)
         assert same_bits(x, y)
         listed += [1 - dense for dense in words(marker, cuda_mark.DENSE)]
     assert 0 < sum(listed) < len(listed)
+    # A block that was received into is not lent the next time.
+    number = len(blocks)
+    assert lent == ([0, number, number, number - 1, number] if lending else [0] * 5)
 
 
 def test_select_leaves_the_vector_alone():
@@ -203,6 +212,35 @@ def test_elements(cut):
         cuda.scatter_(out, indices, small, block=block, divisor=3.0)
         reference.scatter_(other, indices, small, block=block, divisor=3.0)
         assert same_bits(out, other)
+
+
+@pytest.mark.parametrize("holders", [(1, 0), (4, 1), (3, 2)])
+@pytest.mark.parametrize("telling", [False, True])
+def test_what_is_kept(holders, telling):
+    block = interleaved_blocks(2003, 3, 64)[1]
+    indices, values = drawn_indices(block.length, 90), drawn("ties", 90)
+    indices[7] = -1  # a hole
+    told = drawn("ties", 91)[1:].contiguous() if telling else None
+    x = drawn("signed zeros", 2003)
+    y = x.clone()
+    given = {"told": told, "holders": holders, "block": block}
+    cuda.keep_at_(x, indices, values, **given)
+    reference.keep_at_(y, indices, values, **given)
+    assert same_bits(x, y)
+
+
+def test_what_is_lent_is_reclaimed():
+    marker = Marker((Block.whole(SIZE),), lending=True)
+    x = torch.zeros(SIZE, device=DEVICE)
+    for _ in range(2):
+        grad = drawn("normal", SIZE)
+        wanted = x + grad
+        cuda.accumulate_(x, grad, offset=0, scale=1.0, marker=marker)
+        cuda.reclaim_(x, marker)
+        assert same_bits(x, wanted)
+        assert marker.valid == [False]
+        given = {"marker": marker, "numbers": [0], "rounding": torch.float32}
+        cuda.take_each(x, [SIZE // 50], **given)
 
 
 @pytest.mark.parametrize("bad", [-1, 10, 2**31 - 1])
@@ -376,10 +414,14 @@ def test_peaks_and_means(dtype):
         found = cuda.magnitudes(v, bounds)
         assert same_bits(found, reference.magnitudes(v, bounds))
     indices, values = drawn_indices(5003, 900), drawn("normal", 900)
-    out, other = (torch.ones(5003, dtype=dtype, device=DEVICE) for _ in range(2))
-    cuda.write_mean_(out, indices, values, ranks=3)
-    reference.write_mean_(other, indices, values, ranks=3)
-    assert same_bits(out, other)
+    out = torch.ones(5003, dtype=dtype, device=DEVICE)
+    out, other = ([torch.zeros_like(part) for part in out.split(1667)] for _ in "ab")
+    means = [
+        backend.write_mean_(pieces, indices, values, ranks=3)
+        for backend, pieces in ((cuda, out), (reference, other))
+    ]
+    assert_same(means[:1], means[1:])
+    assert_same(out, other)
 
 
 def test_what_is_missing_is_done_by_the_reference():

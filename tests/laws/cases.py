@@ -56,6 +56,15 @@ class Unsized:
     def decode(self, packet, size, nnz=None, *, key=0):
         return self.codec.decode(packet, size, nnz, key=key)
 
+    def adopt(self, packet, vector, *, key=0):
+        return self.codec.adopt(packet, vector, key=key)
+
+    def header(self, size, nnz):
+        return None
+
+    def rounding(self, size):
+        return self.codec.rounding(size)
+
 
 CODECS: dict[str, Codec] = {
     "raw": Split(),

@@ -61,6 +61,25 @@ def test_the_same_list_is_the_same_bytes_of_the_stated_length(name, vector, key)
 
 @pytest.mark.parametrize("name", CODECS)
 @brief
+@given(vectors(values=ANY), KEYS)
+def test_a_sender_adopts_what_receivers_decode(name, vector, key):
+    codec = CODECS[name]
+    packet = codec.encode(vector, key=key)
+    adopted = codec.adopt(packet, vector, key=key)
+    decoded = codec.decode(packet, vector.size, vector.nnz, key=key)
+    assert torch.equal(adopted.indices, decoded.indices)
+    told = adopted.values.view(torch.int32)
+    assert torch.equal(told, decoded.values.view(torch.int32))
+    rounding = codec.rounding(vector.size)
+    if rounding is not None:
+        assert adopted.indices is vector.indices
+        by_torch = vector.values.to(rounding).float()
+        finite = by_torch.isfinite()
+        assert torch.equal(adopted.values[finite], by_torch[finite])
+
+
+@pytest.mark.parametrize("name", CODECS)
+@brief
 @given(vectors(), st.data())
 def test_a_changed_byte_is_noticed(name, vector, data):
     codec = CODECS[name]

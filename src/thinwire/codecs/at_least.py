@@ -6,6 +6,8 @@ a vector, so nothing needs to be said on the wire.
 
 from dataclasses import dataclass, field
 
+import torch
+
 from thinwire.codecs.codec import Codec, Values
 from thinwire.codecs.split import Split
 from thinwire.errors import ConfigError
@@ -50,6 +52,17 @@ class AtLeast:
         self, packet: Packet, size: int, nnz: int | None = None, *, key: int = 0
     ) -> SparseVector:
         return self._for(size).decode(packet, size, nnz, key=key)
+
+    def adopt(
+        self, packet: Packet, vector: SparseVector, *, key: int = 0
+    ) -> SparseVector:
+        return self._for(vector.size).adopt(packet, vector, key=key)
+
+    def header(self, size: int, nnz: int) -> bytes | None:
+        return self._for(size).header(size, nnz)
+
+    def rounding(self, size: int) -> torch.dtype | None:
+        return self._for(size).rounding(size)
 
     def _for(self, size: int) -> Codec:
         return self.codec if size >= self.size else self.small

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from thinwire import kernels
@@ -51,6 +52,26 @@ class Codec(Protocol):
 
         `size` and, where known, `nnz` are what the receiver expects; `key` is the one
         the list was encoded with.
+        """
+        ...
+
+    def adopt(
+        self, packet: Packet, vector: SparseVector, *, key: int = 0
+    ) -> SparseVector:
+        """What `decode` makes of the packet that this very list was encoded as.
+
+        Where indices come back as they were, they are the same tensor.
+        """
+        ...
+
+    def header(self, size: int, nnz: int) -> bytes | None:
+        """What packets in device memory begin with; None if it depends on the data."""
+        ...
+
+    def rounding(self, size: int) -> torch.dtype | None:
+        """The dtype that each value of a list over `size` elements is rounded to.
+
+        None where something else becomes of a value, or of an index.
         """
         ...
 

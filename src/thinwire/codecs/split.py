@@ -12,13 +12,20 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
+from thinwire.codecs.bfloat16 import BFloat16
+from thinwire.codecs.bloom import Bloom
 from thinwire.codecs.codec import AnyOrder, IndexCodec, ValueCodec, Values, checked
 from thinwire.codecs.float32 import Float32
 from thinwire.codecs.int32 import Int32
 from thinwire.codecs.order import decode_map, descending, encode_map, map_nbytes
 from thinwire.errors import ConfigError, WireError
 from thinwire.sparse import SparseVector
-from thinwire.wire import HEADER, Packet, padded
+from thinwire.wire import HEADER, Packet, header_of, padded
+
+_ROUNDING: dict[type, torch.dtype] = {
+    Float32: torch.float32,
+    BFloat16: torch.bfloat16,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,28 @@ class Split:
             values = self._decode_values(value, packet.nnz, key)
             indices = self._decode_indices(index, packet, key)
         return SparseVector(indices, values, size)
+
+    def adopt(
+        self, packet: Packet, vector: SparseVector, *, key: int = 0
+    ) -> SparseVector:
+        if isinstance(self.index, Bloom) or self.value.sorts:
+            return self.decode(packet, vector.size, key=key)
+        _, section = packet.sections
+        values = self.value.decode(section, vector.nnz, key=key)
+        return SparseVector(vector.indices, values, vector.size)
+
+    def header(self, size: int, nnz: int) -> bytes | None:
+        index, value = self.index.nbytes(size, nnz), self.value.nbytes(nnz)
+        if index is None or value is None:
+            return None
+        order = map_nbytes(nnz) if self._maps else 0
+        tags = self.index.tag, self.value.tag
+        return header_of(tags, size, nnz, (index, order + value))
+
+    def rounding(self, size: int) -> torch.dtype | None:
+        del size
+        exact = not isinstance(self.index, Bloom)
+        return _ROUNDING.get(type(self.value)) if exact else None
 
     @property
     def _maps(self) -> bool:

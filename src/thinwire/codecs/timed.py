@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from time import perf_counter
 
+import torch
+
 from thinwire import kernels
 from thinwire.codecs.codec import Codec, Values
 from thinwire.sparse import SparseVector
@@ -36,6 +38,21 @@ class Timed:
             vector = self.codec.decode(packet, size, nnz, key=key)
         self._add("decode", start)
         return vector
+
+    def adopt(
+        self, packet: Packet, vector: SparseVector, *, key: int = 0
+    ) -> SparseVector:
+        start = perf_counter()
+        with kernels.watched({}):
+            adopted = self.codec.adopt(packet, vector, key=key)
+        self._add("decode", start)
+        return adopted
+
+    def header(self, size: int, nnz: int) -> bytes | None:
+        return self.codec.header(size, nnz)
+
+    def rounding(self, size: int) -> torch.dtype | None:
+        return self.codec.rounding(size)
 
     def _add(self, name: str, start: float) -> None:
         self.stopwatch[name] = self.stopwatch.get(name, 0.0) + perf_counter() - start

@@ -30,6 +30,7 @@ class BF16(Complete):
     def all_reduce_(
         self, x: Tensor, channel: Channel, state: State, out: Room
     ) -> Tensor:
+        state.reclaim(x)
         lengths = [block.length for block in contiguous_blocks(x.numel(), channel.size)]
         chunks = list(torch.split(x, lengths))
         mine = chunks[channel.rank]

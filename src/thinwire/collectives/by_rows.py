@@ -246,8 +246,7 @@ class ByRows(ABC):
         """The rows with the largest |v| in them, as many as the density says."""
         peaks = x if state.width == 1 else kernels.row_peaks(x, state.width)
         if self.density == 1.0:
-            if state.marker is not None:
-                state.marker.forget()  # not selected from, and about to be wrong
+            state.reclaim(x)  # not selected from, and its marks are about to be wrong
             worth = kernels.at_least(peaks, least)
             return worth if len(worth) or not least else kernels.at_least(peaks, 0.0)
         k = keep_count(peaks.numel(), self.density)

@@ -9,6 +9,7 @@ from typing import Protocol, Self
 
 from torch import Tensor
 
+from thinwire import kernels
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.cost import Cost
@@ -44,11 +45,17 @@ class State:
     saved: dict[str, int] = field(default_factory=dict)
     width: int = 1
 
-    def marker_of(self, blocks: tuple[Block, ...]) -> Marker:
-        """The marker for these blocks: the one at hand, or a new one."""
+    def marker_of(self, x: Tensor, blocks: tuple[Block, ...]) -> Marker:
+        """The marker for these blocks of `x`: the one at hand, or a new one."""
         if self.marker is None or self.marker.blocks != blocks:
-            self.marker = Marker(blocks)
+            self.reclaim(x)
+            self.marker = Marker(blocks, lending=True)
         return self.marker
+
+    def reclaim(self, x: Tensor) -> None:
+        """Make `x` whole: what was accumulated may in part be with the marker."""
+        if self.marker is not None:
+            kernels.reclaim_(x, self.marker)
 
 
 class Collective(Protocol):
@@ -57,6 +64,11 @@ class Collective(Protocol):
     `all_reduce_` receives this rank's accumulated gradient `x` and changes it in place.
     On return `x` holds what was not delivered, and the total is the same, bit for bit,
     on every rank. Over all ranks: sum(x before) = total + sum(x after).
+
+    With a marker that lends, elements that are likely to leave may be with the marker
+    and not in `x`. Whoever looks at `x` in another way than a `Ledger` does (selecting
+    with the marker, or adding to what is yet to be selected) calls `state.reclaim(x)`
+    first. On return nothing is lent.
     """
 
     @property
@@ -121,7 +133,7 @@ class Selecting:
         return None
 
     def init(self, layout: Layout) -> State:
-        return State(Marker((Block.whole(layout.size),)))
+        return State(Marker((Block.whole(layout.size),), lending=True))
 
     def marker(self, state: State) -> Marker | None:
         return state.marker

@@ -22,6 +22,7 @@ class Dense(Complete):
     def all_reduce_(
         self, x: Tensor, channel: Channel, state: State, out: Room
     ) -> Tensor:
+        state.reclaim(x)
         total = out().copy_(x)
         channel.all_reduce_((total, Op.SUM))
         x.zero_()

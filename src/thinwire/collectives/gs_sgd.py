@@ -110,6 +110,7 @@ class GsSGD(Selecting):
     def all_reduce_(
         self, x: Tensor, channel: Channel, state: State, out: Room
     ) -> SparseVector:
+        state.reclaim(x)
         size = x.numel()
         if size == 0:
             return SparseVector(*kernels.select(x, 0), 0)

@@ -93,7 +93,7 @@ class SparDL(Selecting):
         teams = self.teams_for(x.numel(), channel.size, channel.codec)
         team = Team.of(channel.rank, channel.size, teams)
         blocks = _blocks(x.numel(), team.size, self.partition)
-        marker = state.marker_of(blocks)
+        marker = state.marker_of(x, blocks)
         ledgers = [Ledger(x, channel, marker, b) for b in range(team.size)]
         budgets = [keep_count(block.length, self.density) for block in blocks]
 

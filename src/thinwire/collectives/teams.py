@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from thinwire.collectives.ledger import Ledger
+from thinwire.collectives.ledger import Ledger, emit_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,9 @@ def reduce_scatter(
         leaving = [(team.position + offset) % team.size for offset in offsets]
         arriving = [(team.position + i) % team.size for i in range(len(offsets))]
         received = ledgers[0].channel.exchange(
-            [ledgers[b].emit(budgets[b], turn) for b in leaving],
+            emit_each(
+                [ledgers[b] for b in leaving], [budgets[b] for b in leaving], turn
+            ),
             dst=team.members[(team.position + distance) % team.size],
             src=team.members[(team.position - distance) % team.size],
             expect=[ledgers[b].slot(budgets[b], turn) for b in arriving],

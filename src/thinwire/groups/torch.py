@@ -29,6 +29,7 @@ from torch.distributed.distributed_c10d import (
     _world,
 )
 
+from thinwire import kernels
 from thinwire.errors import ConfigError, GroupError
 from thinwire.groups import contract
 from thinwire.groups.group import Op
@@ -129,7 +130,7 @@ class TorchGroup:
         lengths = None if nbytes is None else dict.fromkeys(sources, nbytes)
         with self._calling("exchange"):
             incoming = self._swap(outgoing, sources, lengths)
-        return None if src is None else incoming[src].to(device)
+        return None if src is None else _home(incoming[src], device)
 
     def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
         contract.check_all_gather(self, body, nbytes)
@@ -159,7 +160,8 @@ class TorchGroup:
             if self._native and op is Op.OR:
                 self._or_(moved)
             if moved is not tensor:
-                tensor.copy_(moved)
+                # From pinned memory: whoever uses the tensor next waits for it.
+                tensor.copy_(moved, non_blocking=tensor.is_cuda)
 
     def begin_all_reduce_(
         self, tensor: Tensor, done: Callable[[GroupError | None], None]
@@ -187,8 +189,7 @@ class TorchGroup:
             return tensor.contiguous()
         if self._wire.type != "cpu":
             return tensor.to(self._wire).contiguous()
-        pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        return pinned.copy_(tensor)
+        return kernels.fetch(tensor)
 
     def _direct(
         self,
@@ -206,7 +207,7 @@ class TorchGroup:
             sent = {dst: outgoing[dst] for dst in others}
             received = self._swap(sent, others[::-1], lengths)
         return [
-            own.clone() if src == self._rank else received[src].to(own.device)
+            own.clone() if src == self._rank else _home(received[src], own.device)
             for src in range(self._size)
         ]
 
@@ -218,8 +219,12 @@ class TorchGroup:
     ) -> dict[int, Tensor]:
         if lengths is None:
             lengths = self._swap_lengths(outgoing, sources)
+        # Pinned, where it goes on to a device: a copy that nobody waits for.
+        pinned = self._device.type == "cuda" and not self._native
         incoming = {
-            src: torch.empty(lengths[src], dtype=torch.uint8, device=self._wire)
+            src: torch.empty(
+                lengths[src], dtype=torch.uint8, device=self._wire, pin_memory=pinned
+            )
             for src in sources
         }
         self._transfer(outgoing, incoming)
@@ -337,6 +342,11 @@ class TorchGroup:
         for probe in probes[:1]:
             with suppress(RuntimeError):  # this time-out closes them
                 probe.wait(timedelta(milliseconds=1))
+
+
+def _home(body: Tensor, device: torch.device) -> Tensor:
+    """A body where it belongs; on a device, for whoever comes after it there."""
+    return body.to(device, non_blocking=device.type == "cuda")
 
 
 def _check_names(group: TorchGroup) -> None:

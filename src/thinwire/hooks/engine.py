@@ -5,12 +5,12 @@ units runs on the courier's thread or after `drain`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
 from thinwire import kernels
-from thinwire.errors import AgreementError, GroupError, TornError
+from thinwire.errors import AgreementError, GroupError, TornError, WireError
 from thinwire.groups import Group
 from thinwire.hooks.backward import Arrival, Backward
 from thinwire.hooks.courier import Courier
@@ -67,6 +67,9 @@ class Engine:
     def drain(self) -> None:
         """Wait until everything that was begun is over, and refuse a torn state."""
         self._courier.drain()
+        if self._stream is not None:
+            self._stream.synchronize()
+        self._judge()
         self.refuse_if_torn()
 
     @contextmanager
@@ -135,13 +138,11 @@ class Engine:
             with (
                 torch.no_grad(),
                 kernels.watched(self.stopwatch),
-                nullcontext() if stream is None else torch.cuda.stream(stream),
+                self._beside(),
             ):
                 if stream is not None and arrival.ready is not None:
                     stream.wait_event(arrival.ready)
                 self._add(arrival)
-                if stream is not None:
-                    stream.synchronize()
         except BaseException as error:  # of any kind: raised again from backward
             self.fail(error)
 
@@ -174,9 +175,23 @@ class Engine:
             if each.future.done():
                 continue
             if self.error is None or not raises:
-                each.future.set_result(each.buffer)
+                with self._beside():  # whoever takes it waits for what was begun there
+                    each.future.set_result(each.buffer)
             else:
                 each.future.set_exception(_as_exception(self.error))  # type: ignore[arg-type]
+
+    def _beside(self) -> AbstractContextManager[object]:
+        """On the stream of communication, beside the one of the backward pass."""
+        stream = self._stream
+        return nullcontext() if stream is None else torch.cuda.stream(stream)
+
+    def _judge(self) -> None:
+        """What packets on a device turned out to be, now that nothing is under way."""
+        try:
+            for state in self.units.states if self.units.remember else ():
+                state.refuse_doubts(wait=True)
+        except WireError as error:
+            self.fail(error)
 
     def _choose(self, buckets: Sequence[Names]) -> Plan:
         self._settle_if_due(buckets, passes_here=self.passes_here + 1)

@@ -37,6 +37,7 @@ from thinwire.kernels.codes import (
     to_float16,
     unpack_bits,
 )
+from thinwire.kernels.doubts import Doubts, doubt_unless_, doubting, fetch, on_device
 from thinwire.kernels.entry import Stopwatch, by_reference, watched
 from thinwire.kernels.hashes import Hashes, hash_keys
 from thinwire.kernels.marker import Marker
@@ -64,10 +65,12 @@ from thinwire.kernels.vectors import (
     at_least,
     gather,
     join,
+    keep_at_,
     leave_at_,
     magnitudes,
     merge_add,
     merge_split,
+    reclaim_,
     row_peaks,
     scatter_,
     select,
@@ -81,6 +84,7 @@ from thinwire.kernels.vectors import (
 
 __all__ = [
     "Block",
+    "Doubts",
     "Estimate",
     "Hashes",
     "Marker",
@@ -105,6 +109,8 @@ __all__ = [
     "decode_rice",
     "decode_runs",
     "decode_varint",
+    "doubt_unless_",
+    "doubting",
     "encode_bitmap",
     "encode_bloom",
     "encode_dexp",
@@ -119,11 +125,13 @@ __all__ = [
     "encode_varint",
     "estimate_rows",
     "estimate_sketch_",
+    "fetch",
     "gather",
     "hash_keys",
     "index_dtype",
     "interleaved_blocks",
     "join",
+    "keep_at_",
     "leave_at_",
     "magnitudes",
     "merge_add",
@@ -131,8 +139,10 @@ __all__ = [
     "nbytes_int8",
     "nbytes_log",
     "nbytes_qsgd",
+    "on_device",
     "pack_bits",
     "peel_rows_",
+    "reclaim_",
     "row_peaks",
     "scatter_",
     "select",

@@ -9,7 +9,7 @@ before it already done.
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -169,12 +169,24 @@ def select_each(
 
 
 def take_each(
-    x: Tensor, counts: Sequence[int], *, marker: Marker, numbers: Sequence[int]
+    x: Tensor,
+    counts: Sequence[int],
+    *,
+    marker: Marker,
+    numbers: Sequence[int],
+    rounding: torch.dtype,
 ) -> list[Sparse]:
     taken = select_each(x, counts, marker=marker, numbers=numbers)
     for number, (indices, values) in zip(numbers, taken, strict=True):
-        subtract_at_(x, indices, values, block=marker.blocks[number])
+        whole = rounding == torch.float32
+        told = values if whole else to_bfloat16(values).float()
+        subtract_at_(x, indices, told, block=marker.blocks[number])
     return taken
+
+
+def reclaim_(x: Tensor, marker: Marker) -> None:
+    del x
+    marker.forget()
 
 
 def _marks(marker: Marker, number: int) -> Marks:
@@ -248,6 +260,20 @@ def leave_at_(
     subtract_at_(x, indices, sent, block=block)
 
 
+def keep_at_(
+    x: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    told: Tensor | None,
+    holders: tuple[int, int],
+    block: Block,
+) -> None:
+    # Nothing rounded off is nothing to write to memory that has long been cold.
+    mine = reference.share_of(indices, values, told, holders)
+    add_at_(x, *mine, block=block, marker=None, number=0)
+
+
 def scatter_(
     out: Tensor, indices: Tensor, values: Tensor, *, block: Block, divisor: float
 ) -> None:
@@ -259,10 +285,19 @@ def scatter_(
     _check(cpu_lists.scatter(*_place(bits, block), *given), block)
 
 
-def write_mean_(out: Tensor, indices: Tensor, values: Tensor, *, ranks: int) -> None:
-    out.zero_()
-    block = Block.whole(out.numel())
-    scatter_(out, indices, values, block=block, divisor=float(ranks))
+def write_mean_(
+    pieces: Sequence[Tensor], indices: Tensor, values: Tensor, *, ranks: int
+) -> Tensor:
+    mean = values / ranks
+    starts = [0, *accumulate(piece.numel() for piece in pieces)]
+    listed = _array(indices)
+    cuts = np.searchsorted(listed, np.array(starts, listed.dtype)).tolist()
+    for piece, start, (low, high) in zip(pieces, starts, pairwise(cuts), strict=False):
+        mine = (indices[low:high], mean[low:high])
+        if start:
+            mine = (mine[0] - start, mine[1])
+        scatter_(piece, *mine, block=Block.whole(piece.numel()), divisor=1.0)
+    return mean
 
 
 def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
@@ -283,6 +318,10 @@ def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
     given = map(_array, (local, values, ends))
     cpu_lists.interleave(*given, chunk, *map(_array, joined))
     return joined
+
+
+def doubt_unless_(word: Tensor, section: Tensor, wanted: Tensor) -> None:
+    reference.doubt_unless_(word, section, wanted)
 
 
 def strictly_increasing(indices: Tensor, size: int) -> bool:

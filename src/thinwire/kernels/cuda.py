@@ -9,6 +9,7 @@ depends on the data, and in decoders, which answer for what came over a wire.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -114,7 +115,7 @@ def select(
         room = Room((block,), (k,), x.device)
         room.mark(vector)
         return room.choose(vector, (0,), (k,))[0]
-    return _select_listed(x, (k,), marker, (number,), removing=False)[0]
+    return _select_listed(x, (k,), marker, (number,))[0]
 
 
 def select_each(
@@ -122,7 +123,7 @@ def select_each(
 ) -> list[Sparse]:
     blocks = [marker.blocks[number] for number in numbers]
     if all(lists_candidates(b.length, k) for b, k in zip(blocks, counts, strict=True)):
-        return _select_listed(x, counts, marker, numbers, removing=False)
+        return _select_listed(x, counts, marker, numbers)
     return [
         select(x, k, block=block, marker=marker, number=number)
         for k, block, number in zip(counts, blocks, numbers, strict=True)
@@ -130,15 +131,28 @@ def select_each(
 
 
 def take_each(
-    x: Tensor, counts: Sequence[int], *, marker: Marker, numbers: Sequence[int]
+    x: Tensor,
+    counts: Sequence[int],
+    *,
+    marker: Marker,
+    numbers: Sequence[int],
+    rounding: torch.dtype,
 ) -> list[Sparse]:
     blocks = [marker.blocks[number] for number in numbers]
     if all(lists_candidates(b.length, k) for b, k in zip(blocks, counts, strict=True)):
-        return _select_listed(x, counts, marker, numbers, removing=True)
+        return _select_listed(x, counts, marker, numbers, removing=rounding)
     taken = select_each(x, counts, marker=marker, numbers=numbers)
     for block, (indices, values) in zip(blocks, taken, strict=True):
-        leave_at_(x, indices, values, values, block=block)
+        whole = rounding == torch.float32
+        told = values if whole else to_bfloat16(values).float()
+        leave_at_(x, indices, values, told, block=block)
     return taken
+
+
+def reclaim_(x: Tensor, marker: Marker) -> None:
+    marker.forget()
+    if isinstance(marker.scratch, Room):
+        marker.scratch.restore(flat(x), sorted(marker.scratch.lent))
 
 
 def _select_listed(
@@ -147,7 +161,7 @@ def _select_listed(
     marker: Marker,
     numbers: Sequence[int],
     *,
-    removing: bool,
+    removing: torch.dtype | None = None,
 ) -> list[Sparse]:
     room = marker.scratch
     if not isinstance(room, Room) or not room.serves(x.device, counts):
@@ -167,6 +181,10 @@ def _select_listed(
     for number, count in zip(numbers, counts, strict=True):
         room.counts[number] = count
         marker.spend(number)
+        room.taken.pop(number, None)
+        if removing is not None and number not in room.received:
+            room.taken[number] = removing
+    room.received.difference_update(numbers)
     for low, high in _runs(unmarked):
         room.mark(vector, numbers=(low, high))
     return room.choose(vector, numbers, counts, removing=removing)
@@ -211,6 +229,8 @@ def add_at_(
 ) -> None:
     # A list of candidates is not added to: the block is read once more instead.
     _give_back(marker, flat(x), number)
+    if marker is not None and isinstance(marker.scratch, Room):
+        marker.scratch.received.add(number)
     cuda_elements.add(x, indices, values, block)
 
 
@@ -224,14 +244,44 @@ def leave_at_(
     cuda_elements.leave(x, indices, held, sent, block)
 
 
+def keep_at_(
+    x: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    told: Tensor | None,
+    holders: tuple[int, int],
+    block: Block,
+) -> None:
+    cuda_elements.keep(x, indices, values, told, holders, block)
+
+
 def scatter_(
     out: Tensor, indices: Tensor, values: Tensor, *, block: Block, divisor: float
 ) -> None:
     cuda_elements.scatter(out, indices, values, block, divisor)
 
 
-def write_mean_(out: Tensor, indices: Tensor, values: Tensor, *, ranks: int) -> None:
-    cuda_spread.write_mean(out, indices, values, ranks)
+def write_mean_(
+    pieces: Sequence[Tensor], indices: Tensor, values: Tensor, *, ranks: int
+) -> Tensor:
+    mean = values / _number(ranks, values.device)
+    start = 0
+    for piece in pieces:
+        block = Block.whole(piece.numel())
+        cuda_elements.scatter(piece, indices, mean, block, 1.0, lowest=start)
+        start += piece.numel()
+    return mean
+
+
+@lru_cache(maxsize=64)
+def _number(number: int, device: torch.device) -> Tensor:
+    """On the device, where a quotient is one: by a number it is a product."""
+    return torch.tensor(float(number), device=device)
+
+
+def doubt_unless_(word: Tensor, section: Tensor, wanted: Tensor) -> None:
+    cuda_elements.doubt_unless(word, section, wanted)
 
 
 def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:

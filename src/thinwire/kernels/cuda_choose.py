@@ -17,6 +17,7 @@ from typing import Any
 
 import triton.language as tl
 
+from thinwire.kernels.cuda_halves import rest
 from thinwire.kernels.cuda_launch import arrive, await_others, kernel, position, reach
 from thinwire.kernels.cuda_mark import (
     BINS,
@@ -223,12 +224,13 @@ def write(
     one: tl.constexpr,
     removing: tl.constexpr,
     lent: tl.constexpr,
+    brain: tl.constexpr,
     waiting: tl.constexpr,
 ) -> None:
     """Write what a batch gives, behind what the batches before it give.
 
-    If `removing`, it leaves the vector; where candidates were `lent`, it has left, and
-    the others come back.
+    If `removing`, it leaves the vector (if `brain`, as a bfloat16); where candidates
+    were `lent`, it has left, and the others come back.
     """
     await_others(waiting)
     row = rows + 3 * tl.program_id(1)
@@ -261,7 +263,7 @@ def write(
             if lent:
                 tl.store(at, value, mask=inside & ~selected)
             else:
-                tl.store(at, value - value, mask=selected)
+                tl.store(at, rest(value, brain), mask=selected)
 
 
 @kernel

@@ -11,6 +11,7 @@ from typing import Any
 
 import triton.language as tl
 
+from thinwire.kernels.cuda_halves import rest
 from thinwire.kernels.cuda_launch import kernel, magnitude, meet, position, reach
 from thinwire.kernels.cuda_mark import BINS, COUNT, DENSE, OCTAVE, STATE, WINDOW, extent
 
@@ -94,13 +95,15 @@ def partition(
     holes: tl.constexpr,
     removing: tl.constexpr,
     lent: tl.constexpr,
+    brain: tl.constexpr,
 ) -> None:
     """Select from each of `count` blocks; if `asked`, from those whose state asks.
 
     Elements are written by number, or, if `splitting`, by their label, and those that
     are not selected are written too. With `holes`, an element that has a negative label
     is none: its value is zero, and it is left over. If `removing`, what is selected is
-    subtracted. Candidates that were `lent` come back to the vector first.
+    subtracted, if `brain` as a bfloat16. Candidates that were `lent` come back to the
+    vector first.
     """
     programs = tl.num_programs(0)
     me = tl.program_id(0)
@@ -190,7 +193,7 @@ def partition(
                 tl.store(values + out + kept, value, mask=selected)
                 if removing:
                     at = x + position(j, begin, stride, chunk)
-                    tl.store(at, value - value, mask=selected)
+                    tl.store(at, rest(value, brain), mask=selected)
                 if splitting:
                     left = j - kept
                     tl.store(others + left, label, mask=inside & ~selected)

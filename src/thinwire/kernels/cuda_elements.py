@@ -17,7 +17,7 @@ from thinwire.kernels.cuda_launch import EXACT, cdiv, flat, kernel, position
 ENTRIES: Any = tl.constexpr(1024)
 
 # What becomes of an element: read, or added to, or replaced.
-READ, ADD, SUBTRACT, WRITE, LEAVE = range(5)
+READ, ADD, SUBTRACT, WRITE, LEAVE, KEEP = range(6)
 
 
 @kernel
@@ -28,19 +28,27 @@ def _change(
     sent: tl.tensor,
     divisor: tl.tensor,
     nnz: tl.tensor,
+    lowest: tl.tensor,
     start: tl.tensor,
     length: tl.tensor,
     stride: tl.tensor,
+    holders: tl.tensor,
+    holder: tl.tensor,
     chunk: tl.constexpr,
     what: tl.constexpr,
     dividing: tl.constexpr,
+    sharing: tl.constexpr,
+    telling: tl.constexpr,
     brain: tl.constexpr,
 ) -> None:
+    """Change the elements of a block, which indices from `lowest` on count."""
     first = tl.program_id(0).to(tl.int64) * ENTRIES
     i = tl.arange(0, ENTRIES)
     listed = i < nnz - first
     j = tl.load(indices + first + i, mask=listed, other=-1)
-    inside = listed & (j >= 0) & (j < length)
+    inside = listed & (j >= lowest)
+    j -= lowest
+    inside = inside & (j < length)
     p = x + position(j, start, stride, chunk)
     if what == 0:
         tl.store(values + first + i, tl.load(p, mask=inside, other=0), mask=listed)
@@ -52,6 +60,16 @@ def _change(
             value = tl.load(p, mask=inside, other=0) - value
         elif what == 4:
             value = value - tl.load(sent + first + i, mask=listed, other=0)
+        elif what == 5:
+            if telling:
+                value = value - tl.load(sent + first + i, mask=listed, other=0)
+                # What was told whole is nothing to write to memory that is cold.
+                inside = inside & (value != 0)
+            if sharing:
+                inside = inside & (j % holders == holder)
+            if dividing:
+                value = tl.div_rn(value, divisor)
+            value = tl.load(p, mask=inside, other=0) + value
         elif dividing:
             value = tl.div_rn(value, divisor)
         if brain:
@@ -71,6 +89,22 @@ def rounded(value: tl.tensor) -> Any:
     return tl.where(number, nearest, 0x7FFF).to(tl.int16)
 
 
+@kernel
+def _differ(
+    word: tl.tensor, section: tl.tensor, wanted: tl.tensor, length: tl.tensor
+) -> None:
+    i = tl.arange(0, ENTRIES)
+    here = tl.load(section + i, mask=i < length, other=0)
+    there = tl.load(wanted + i, mask=i < length, other=0)
+    wrong = tl.sum((here != there).to(tl.int32)) > 0
+    tl.atomic_or(word, 1, mask=wrong, sem="relaxed")
+
+
+def doubt_unless(word: Tensor, section: Tensor, wanted: Tensor) -> None:
+    """Set a word unless up to 1024 bytes are as they should."""
+    _differ[(1,)](word, section, wanted, len(wanted), **EXACT)
+
+
 def _run(
     what: int,
     x: Tensor,
@@ -80,6 +114,8 @@ def _run(
     *,
     sent: Tensor | None = None,
     divisor: float = 1.0,
+    lowest: int = 0,
+    holder: tuple[int, int] = (1, 0),
 ) -> None:
     if block.length and block.position(block.length - 1) >= x.numel():
         raise ValueError(f"{block} does not lie in a vector of {x.numel()} elements")
@@ -94,12 +130,16 @@ def _run(
         flat(values if sent is None else sent),
         float(divisor),
         nnz,
+        lowest,
         block.start,
         block.length,
         block.stride,
+        *holder,
         chunk=0 if block.contiguous else block.chunk,
         what=what,
         dividing=divisor != 1.0,
+        sharing=holder[0] > 1,
+        telling=sent is not None,
         brain=brain,
         **EXACT,
     )
@@ -129,8 +169,29 @@ def leave(
     _run(LEAVE, x, indices, values, block, sent=sent)
 
 
-def scatter(
-    out: Tensor, indices: Tensor, values: Tensor, block: Block, divisor: float
+def keep(
+    x: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    told: Tensor | None,
+    holders: tuple[int, int],
+    block: Block,
 ) -> None:
-    """`out[indices] = values / divisor`, rounded to the dtype of `out`."""
-    _run(WRITE, out, indices, values, block, divisor=divisor)
+    """`x[indices] += values - told`, or the share of one of several holders."""
+    count, _ = holders
+    alike = count & (count - 1) == 0
+    share = {"divisor": float(count)} if alike else {"holder": holders}
+    _run(KEEP, x, indices, values, block, sent=told, **share)
+
+
+def scatter(
+    out: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    block: Block,
+    divisor: float,
+    *,
+    lowest: int = 0,
+) -> None:
+    """`out[indices - lowest] = values / divisor`, rounded to the dtype of `out`."""
+    _run(WRITE, out, indices, values, block, divisor=divisor, lowest=lowest)

@@ -28,6 +28,7 @@ from thinwire.kernels.cuda_launch import (
     following,
     kernel,
 )
+from thinwire.kernels.doubts import in_doubt
 from thinwire.kernels.sections import check_length, index_dtype
 
 # Words of a program that writes low bits, and entries of one that writes ones.
@@ -234,7 +235,7 @@ def decode_bitmap(section: Tensor, size: int, nnz: int) -> Tensor:
         return reference_elias_fano.decode_bitmap(section, size, nnz)
     # In a bitmap ones ascend by themselves.
     indices, doubt = read(section, size, nnz, low=0, step=0)
-    if bool(doubt):
+    if in_doubt(doubt):
         return reference_elias_fano.decode_bitmap(section, size, nnz)
     return indices
 
@@ -245,7 +246,7 @@ def decode_elias_fano(section: Tensor, size: int, nnz: int, *, low: int) -> Tens
         return reference_elias_fano.decode_elias_fano(section, size, nnz, low=low)
     indices, doubt = read(section, size, nnz, low=low, step=1)
     _check[(cdiv(nnz, CHECKED.value),)](indices, nnz, doubt, **EXACT)
-    if bool(doubt):
+    if in_doubt(doubt):
         return reference_elias_fano.decode_elias_fano(section, size, nnz, low=low)
     return indices
 

@@ -27,6 +27,20 @@ def bfloat16_bits(word: tl.tensor) -> Any:
 
 
 @kernel
+def rest(value: tl.tensor, brain: tl.constexpr) -> Any:
+    """What a value leaves behind that is taken away whole, or as a bfloat16.
+
+    NaN where it is not finite: as by subtraction.
+    """
+    if brain:
+        told = bfloat16_bits(value.to(tl.int32, bitcast=True)) << 16
+        left = value - told.to(tl.float32, bitcast=True)
+    else:
+        left = value - value
+    return left
+
+
+@kernel
 def _to_bfloat16(
     values: tl.tensor, halves: tl.tensor, nnz: tl.tensor, waiting: tl.constexpr
 ) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from thinwire.kernels import reference_int8
 from thinwire.kernels.cuda_launch import EXACT, cdiv, kernel
+from thinwire.kernels.doubts import in_doubt
 from thinwire.kernels.reference_int8 import nbytes_int8
 from thinwire.kernels.sections import check_length
 
@@ -89,6 +90,6 @@ def decode_int8(section: Tensor, nnz: int) -> Tensor:
         numbers = given[2 * blocks :].view(torch.int8)
         grid = (cdiv(blocks, BLOCKS.value),)
         _decode[grid](given, numbers, values, doubt, nnz, **EXACT)
-    if bool(doubt):
+    if in_doubt(doubt):
         return reference_int8.decode_int8(section, nnz)
     return values

@@ -14,6 +14,7 @@ from torch import Tensor
 from thinwire.kernels import reference_log
 from thinwire.kernels.cuda_bits import as_words, unpacked
 from thinwire.kernels.cuda_launch import EXACT, cdiv, kernel
+from thinwire.kernels.doubts import in_doubt
 from thinwire.kernels.sections import check_length
 
 SPAN: Any = tl.constexpr(512)
@@ -51,6 +52,6 @@ def decode_log(section: Tensor, nnz: int, bits: int) -> Tensor:
     grid = (max(cdiv(nnz, SPAN.value), 1),)
     form = {"bits": bits, "levels": 1 << (bits - 1)}
     _decode[grid](as_words(section), values, doubt, nnz, **form, **EXACT)
-    if bool(doubt):
+    if in_doubt(doubt):
         return reference_log.decode_log(section, nnz, bits)
     return values

@@ -15,6 +15,7 @@ from typing import Any
 
 import triton.language as tl
 
+from thinwire.kernels.cuda_halves import rest
 from thinwire.kernels.cuda_launch import (
     arrive,
     await_others,
@@ -139,14 +140,18 @@ def _sum(
     x: tl.tensor,
     grad: tl.tensor,
     scale: tl.tensor,
-    threshold: tl.tensor,
+    least: tl.tensor,
     inside: tl.tensor,
     reading: tl.constexpr,
     scaled: tl.constexpr,
     zeroing: tl.constexpr,
     lending: tl.constexpr,
+    brain: tl.constexpr,
 ) -> Any:
-    """What a tile of the vector is, or becomes; zero outside of it."""
+    """What a tile of the vector is, or becomes; zero outside of it.
+
+    If `lending`, values from the magnitude `least` on leave it.
+    """
     other = None if inside is None else 0.0
     value = tl.load(x, mask=inside, other=other)
     if not reading:
@@ -154,8 +159,7 @@ def _sum(
         value = (value * scale if scaled else value) + addend
         kept = value
         if lending:
-            # Zero, or NaN where the value is not finite: as by subtraction.
-            kept = tl.where(magnitude(value) >= threshold, value - value, value)
+            kept = tl.where(magnitude(value) >= least, rest(value, brain), value)
         tl.store(x, kept, mask=inside)
         if zeroing:
             tl.store(grad, tl.zeros([TILE], grad.dtype.element_ty), mask=inside)
@@ -179,6 +183,7 @@ def accumulate_and_list(
     tiles: tl.tensor,
     crowds: tl.tensor,
     words: tl.tensor,
+    lent: tl.tensor,
     chunk: tl.constexpr,
     one: tl.constexpr,
     aligned: tl.constexpr,
@@ -187,14 +192,17 @@ def accumulate_and_list(
     zeroing: tl.constexpr,
     running: tl.constexpr,
     lending: tl.constexpr,
+    brain: tl.constexpr,
     waiting: tl.constexpr,
 ) -> None:
     """`x = x * scale + grad` for a tile, and its candidates.
 
     `reading` leaves out the gradient: candidates of `x` as it is. The table `listed`
     has each tile's first place in the list (high half) and number of candidates. If
-    `lending`, candidates leave the vector, for a later launch to put back the few that
-    are not selected: a tenth of the scattered writes that taking out the others takes.
+    `lending`, candidates of the blocks whose bit is set in `lent` leave the vector (if
+    `brain`, but for what bfloat16 cannot tell), for a later launch to put back the few
+    that are not selected: a tenth of the scattered writes that taking out the others
+    takes.
     """
     await_others(waiting)
     t = tl.program_id(0)
@@ -215,12 +223,17 @@ def accumulate_and_list(
         p = position(j, start, stride, chunk)
     threshold = tl.load(state + q * STATE + THRESHOLD)
     to, by = x + p, grad + p
+    least = threshold
+    if lending and not one:
+        least = tl.where((lent >> q) & 1 == 1, threshold, 0x7FFFFFFF)
     # A mask of which nothing is known would keep loads from being four elements wide.
     if (tile + 1) * TILE <= length:
-        value = _sum(to, by, scale, threshold, None, reading, scaled, zeroing, lending)
+        value = _sum(
+            to, by, scale, least, None, reading, scaled, zeroing, lending, brain
+        )
     else:
         value = _sum(
-            to, by, scale, threshold, inside, reading, scaled, zeroing, lending
+            to, by, scale, least, inside, reading, scaled, zeroing, lending, brain
         )
     candidate = (magnitude(value) >= threshold) & inside
     marks = candidate.to(tl.int32)
@@ -257,6 +270,6 @@ def accumulate(
     lane = tl.arange(0, TILE)
     to, by = x + base + lane, grad + base + lane
     if base + TILE <= size:
-        _sum(to, by, scale, 0, None, NO, scaled, zeroing, NO)
+        _sum(to, by, scale, 0, None, NO, scaled, zeroing, NO, NO)
     else:
-        _sum(to, by, scale, 0, lane < size - base, NO, scaled, zeroing, NO)
+        _sum(to, by, scale, 0, lane < size - base, NO, scaled, zeroing, NO, NO)

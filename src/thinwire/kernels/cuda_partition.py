@@ -45,6 +45,7 @@ def select_densely(x: Tensor, k: int, block: Block) -> Sparse:
         holes=False,
         removing=False,
         lent=False,
+        brain=False,
         **TOGETHER,
     )
     return indices, values
@@ -93,6 +94,7 @@ def split_list(
         holes=holes,
         removing=False,
         lent=False,
+        brain=False,
         **TOGETHER,
     )
     return kept, dropped

@@ -36,6 +36,8 @@ ROWS, FEWEST_ROWS = 12288, 4096
 # Standard deviations of a sample by which its threshold is lowered.
 SIGMAS = 4.0
 _HEIGHT = 64
+# Blocks that can be lent: their bits fit a word.
+_MOST_LENT = 63
 
 
 class Room:
@@ -69,8 +71,13 @@ class Room:
         self.rows = _samplerow_table(longest, len(self.blocks))
         # Blocks that were selected from: their windows are known.
         self.warm: set[int] = set()
-        # Blocks whose candidates are in the list and not in the vector.
+        # Blocks whose candidates are in the list and not in the vector, and what they
+        # have left there: what rounding to this dtype takes off.
         self.lent: set[int] = set()
+        self.rounding = torch.float32
+        # Blocks that were taken from last, and how; but those received into before.
+        self.taken: dict[int, torch.dtype] = {}
+        self.received: set[int] = set()
         self._allocate()
 
     def _allocate(self) -> None:
@@ -111,11 +118,12 @@ class Room:
     ) -> None:
         """List candidates, of `x * scale + grad` while writing it, or of `x` as it is.
 
-        `numbers` says which blocks, from the first to before the second.
+        `numbers` says which blocks, from the first to before the second. If `lending`,
+        blocks that were taken from without ado the last time are lent.
         """
         first, end = numbers or (0, len(self.blocks))
         self.restore(x, [number for number in range(first, end) if number in self.lent])
-        self.lent.update(range(first, end) if lending else ())
+        lent = self._lend() if lending and grad is not None else 0
         block = self.blocks[first]
         place = (self.table, first, block.start, block.length, self.stride)
         given = (x, x if grad is None else grad, scale)
@@ -148,10 +156,12 @@ class Room:
             self.tiles,
             self.cleared[cuda_choose.COUNTS.value :],
             self.words,
+            lent,
             **form,
             scaled=scale != 1.0,
             zeroing=zeroing,
-            lending=lending,
+            lending=lent != 0,
+            brain=self.rounding == torch.bfloat16,
             aligned=self.aligned,
             running=self.chunk % cuda_mark.TILE.value == 0,
             num_warps=2,
@@ -164,10 +174,13 @@ class Room:
         numbers: Sequence[int],
         counts: Sequence[int],
         *,
-        removing: bool = False,
+        removing: torch.dtype | None = None,
     ) -> list[Sparse]:
-        """The largest of the candidates that were listed for these blocks."""
-        lent = removing and self.lent.issuperset(numbers)
+        """The largest of the candidates that were listed for these blocks.
+
+        If `removing`, they leave the vector, rounded to that dtype.
+        """
+        lent = removing == self.rounding and self.lent.issuperset(numbers)
         if not lent:
             self.restore(x, [number for number in numbers if number in self.lent])
         rows = row_table(tuple(numbers), tuple(counts), self.device)
@@ -184,13 +197,24 @@ class Room:
         cuda_choose.count_given[grid](*known, *sorted_lists, num_warps=8, **then)
         out = (indices, values)
         place = (x, self.table, self.blocks[0].start, self.stride)
-        form = {**self.form, "removing": removing, "lent": lent, "num_warps": 8}
+        how = {"removing": removing is not None, "lent": lent}
+        how["brain"] = removing == torch.bfloat16
+        form = {**self.form, **how, "num_warps": 8}
         cuda_choose.write[grid](*known, *sorted_lists, *out, *place, **form, **then)
-        self._dense(x, rows, len(counts), out, removing=removing, lent=lent)
+        self._dense(x, rows, len(counts), out, **how)
         self.lent.difference_update(numbers)
         self.warm.update(numbers)
         edges = list(pairwise((0, *accumulate(counts))))
         return [(indices[low:high], values[low:high]) for low, high in edges]
+
+    def _lend(self) -> int:
+        """Lend what was taken alike the last time; answers with a bit for each."""
+        numbers = [b for b in self.taken if b < _MOST_LENT]
+        if not numbers:
+            return 0
+        self.rounding = self.taken[numbers[0]]
+        self.lent = {b for b in numbers if self.taken[b] == self.rounding}
+        return sum(1 << b for b in self.lent)
 
     def restore(self, x: Tensor, numbers: Sequence[int]) -> None:
         """Put the candidates of these blocks back into the vector."""

@@ -29,8 +29,8 @@ class Marker:
     another way calls `forget`.
 
     Whoever sets `lending` promises more: between the two, nobody looks at the vector
-    but by `take_each` and `add_at_` with this marker. A backend may then keep what it
-    has marked in its scratch instead of the vector.
+    but by `take_each` and `add_at_` with this marker, or after `reclaim_`. A backend
+    may then keep what it has marked in its scratch instead of the vector.
     """
 
     blocks: tuple[Block, ...]

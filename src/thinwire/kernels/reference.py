@@ -125,12 +125,24 @@ def select_each(
 
 
 def take_each(
-    x: Tensor, counts: Sequence[int], *, marker: Marker, numbers: Sequence[int]
+    x: Tensor,
+    counts: Sequence[int],
+    *,
+    marker: Marker,
+    numbers: Sequence[int],
+    rounding: torch.dtype,
 ) -> list[Sparse]:
     taken = select_each(x, counts, marker=marker, numbers=numbers)
     for number, (indices, values) in zip(numbers, taken, strict=True):
-        subtract_at_(x, indices, values, block=marker.blocks[number])
+        whole = rounding == torch.float32
+        told = values if whole else to_bfloat16(values).float()
+        subtract_at_(x, indices, told, block=marker.blocks[number])
     return taken
+
+
+def reclaim_(x: Tensor, marker: Marker) -> None:
+    del x
+    marker.forget()
 
 
 def merge_add(
@@ -184,6 +196,35 @@ def leave_at_(
     x[positions(indices, block)] = held - sent
 
 
+def keep_at_(
+    x: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    told: Tensor | None,
+    holders: tuple[int, int],
+    block: Block,
+) -> None:
+    indices, share = share_of(indices, values, told, holders)
+    there = indices >= 0
+    x[positions(indices[there], block)] += share[there]
+
+
+def share_of(
+    indices: Tensor, values: Tensor, told: Tensor | None, holders: tuple[int, int]
+) -> Sparse:
+    """What one of several holders keeps of values that were not told, or not whole."""
+    count, number = holders
+    if told is not None:
+        off = values - told
+        some = off != 0
+        indices, values = indices[some], off[some]
+    if count & (count - 1) == 0:
+        return indices, values if count == 1 else values / count
+    mine = indices % count == number
+    return indices[mine], values[mine]
+
+
 def scatter_(
     out: Tensor, indices: Tensor, values: Tensor, *, block: Block, divisor: float
 ) -> None:
@@ -192,10 +233,17 @@ def scatter_(
     out[positions(indices, block)] = quotient.to(out.dtype)
 
 
-def write_mean_(out: Tensor, indices: Tensor, values: Tensor, *, ranks: int) -> None:
-    out.zero_()
-    block = Block.whole(out.numel())
-    scatter_(out, indices, values, block=block, divisor=float(ranks))
+def write_mean_(
+    pieces: Sequence[Tensor], indices: Tensor, values: Tensor, *, ranks: int
+) -> Tensor:
+    # A tensor, because CUDA multiplies by the reciprocal of a number.
+    mean = values / torch.tensor(float(ranks), device=values.device)
+    start = 0
+    for piece in pieces:
+        here = (indices >= start) & (indices < start + piece.numel())
+        piece[indices[here].long() - start] = mean[here].to(piece.dtype)
+        start += piece.numel()
+    return mean
 
 
 def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
@@ -206,6 +254,10 @@ def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
     indices, order = torch.cat(places).sort()
     size = sum(block.length for block in blocks)
     return _index_dtype(indices, size), torch.cat([v for _, v in lists])[order]
+
+
+def doubt_unless_(word: Tensor, section: Tensor, wanted: Tensor) -> None:
+    word.bitwise_or_((section != wanted).any())
 
 
 def strictly_increasing(indices: Tensor, size: int) -> bool:

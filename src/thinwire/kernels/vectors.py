@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from thinwire.kernels.blocks import Block
@@ -14,7 +15,6 @@ Sparse = tuple[Tensor, Tensor]
 def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:
     """Largest |v| in each `vector[bounds[i] : bounds[i + 1]]`; NaN is infinity.
 
-    >>> import torch
     >>> v = torch.tensor([1.0, -3.0, float("nan"), 0.5])
     >>> magnitudes(v, torch.tensor([0, 2, 3, 3, 4])).tolist()
     [3.0, inf, 0.0, 0.5]
@@ -108,11 +108,30 @@ def take_each(
     *,
     marker: Marker,
     numbers: Sequence[int] | None = None,
+    rounding: torch.dtype = torch.float32,
 ) -> list[Sparse]:
-    """`select_each`, and what is selected is subtracted."""
+    """`select_each`, and what is selected is subtracted, rounded to a dtype.
+
+    Only what rounding takes off stays: nothing with float32; bfloat16 is the other one.
+
+    >>> x, marker = torch.tensor([1.0, 2.0 + 2**-9]), Marker((Block.whole(2),))
+    >>> taken = take_each(x, [1], marker=marker, rounding=torch.bfloat16)
+    >>> taken[0][1].tolist(), x.tolist()
+    ([2.001953125], [1.0, 0.001953125])
+    """
+    if rounding not in (torch.float32, torch.bfloat16):
+        raise ValueError(f"values are rounded to float32 or bfloat16, not {rounding}")
     chosen = range(len(marker.blocks)) if numbers is None else numbers
     with entered("take_each"):
-        return backend(x).take_each(x, counts, marker=marker, numbers=chosen)  # type: ignore[no-any-return]
+        return backend(x).take_each(  # type: ignore[no-any-return]
+            x, counts, marker=marker, numbers=chosen, rounding=rounding
+        )
+
+
+def reclaim_(x: Tensor, marker: Marker) -> None:
+    """Make `x` whole for whoever looks at it otherwise; its marks are void then."""
+    with entered("reclaim_"):
+        backend(x).reclaim_(x, marker)
 
 
 def merge_add(
@@ -189,6 +208,37 @@ def leave_at_(
         )
 
 
+def keep_at_(
+    x: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    *,
+    told: Tensor | None = None,
+    holders: tuple[int, int] = (1, 0),
+    block: Block | None = None,
+) -> None:
+    """`x[indices] += values`, or what of them was not `told`, in a block.
+
+    Of `holders` (how many, and the number of this one) that do so alike, each adds its
+    share: an equal one if they are a power of two, else all where the remainder of the
+    index is its number. What was told whole is left alone, and so are holes.
+
+    >>> x, one = torch.zeros(4), torch.ones(2)
+    >>> keep_at_(x, torch.tensor([0, 3]), one, told=one / 2, holders=(2, 1))
+    >>> x.tolist()
+    [0.25, 0.0, 0.0, 0.25]
+    """
+    with entered("keep_at_"):
+        backend(x).keep_at_(
+            x,
+            indices,
+            values,
+            told=told,
+            holders=holders,
+            block=block or Block.whole(x.numel()),
+        )
+
+
 def scatter_(
     out: Tensor,
     indices: Tensor,
@@ -208,10 +258,21 @@ def scatter_(
         )
 
 
-def write_mean_(out: Tensor, indices: Tensor, values: Tensor, *, ranks: int) -> None:
-    """`values / ranks` at `indices`, rounded to the dtype, and zeros elsewhere."""
+def write_mean_(
+    pieces: Sequence[Tensor], indices: Tensor, values: Tensor, *, ranks: int
+) -> Tensor:
+    """`values / ranks` into zeroed pieces that follow one another; returned as float32.
+
+    Each piece rounds them to its dtype.
+
+    >>> pieces = torch.zeros(2), torch.zeros(2, dtype=torch.bfloat16)
+    >>> write_mean_(pieces, torch.tensor([1, 3]), torch.tensor([3.0, 9.0]), ranks=3)
+    tensor([1., 3.])
+    >>> [piece.tolist() for piece in pieces]
+    [[0.0, 1.0], [0.0, 3.0]]
+    """
     with entered("write_mean_"):
-        backend(out).write_mean_(out, indices, values, ranks=ranks)
+        return backend(values).write_mean_(pieces, indices, values, ranks=ranks)  # type: ignore[no-any-return]
 
 
 def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:

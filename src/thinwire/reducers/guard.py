@@ -43,14 +43,13 @@ def agree(
     `bounds` gives the edges of the segments of each piece; without, the gradient is
     one segment. `claims` are settings that every rank must hold alike, by name.
     """
-    peaks = _peaks(grad, bounds)
+    peaks = kernels.fetch(_peaks(grad, bounds))
     held = torch.tensor(list(claims.values()), dtype=torch.float64)
-    note = torch.cat([peaks.cpu().double(), held, -held])
-    note = note.to(grad[0].device if grad else "cpu")
+    note = torch.cat([peaks.double(), held, -held])
     group.all_reduce_((note, Op.MAX))
     segments = len(note) - 2 * len(claims)
     lengths = [segments, len(claims), len(claims)]
-    largest, highest, lowest = torch.split(note.cpu(), lengths)
+    largest, highest, lowest = torch.split(note, lengths)
     _compare(claims, highest.tolist(), (-lowest).tolist())
     finite = largest.max().item() * group.size < LIMIT if segments else True
     return Verdict(finite, largest > 0)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -16,7 +16,7 @@ from thinwire.codecs import Codec
 from thinwire.collectives import Collective, Total
 from thinwire.collectives import State as CollectiveState
 from thinwire.cost import Cost
-from thinwire.errors import ConfigError
+from thinwire.errors import ConfigError, WireError
 from thinwire.feedback import Feedback, Memory, Residual
 from thinwire.groups import Group
 from thinwire.layout import DTYPES, Layout
@@ -36,6 +36,21 @@ class State:
     step: int = 0
     room: Tensor | None = None
     undo: dict[str, int] = field(default_factory=dict)
+    doubts: kernels.Doubts | None = None
+
+    def refuse_doubts(self, *, wait: bool = False) -> None:
+        """Raise a `WireError` if a packet turned out to be wrong, as far as is known.
+
+        In the memory of a device packets are judged later than they are used: the
+        state is then torn. With `wait`, all that were used have been judged.
+        """
+        ranks = [] if self.doubts is None else self.doubts.found(wait=wait)
+        if ranks:
+            raise WireError(
+                f"from rank {', '.join(map(str, ranks))}: a packet that is not what "
+                "the codec writes; give every rank the same codec, and suspect the "
+                "network or the memory"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +107,7 @@ class Pipeline:
         on every rank take no part and keep what they remember.
         """
         _check_pieces(grad, state.layout)
+        state.refuse_doubts()
         verdict = None
         if self.on_nonfinite != "unchecked" or per_name:
             bounds = _names_in_pieces(state.layout, _sizes(grad)) if per_name else None
@@ -100,7 +116,9 @@ class Pipeline:
                 self.spoil_(grad)
                 return None
         asleep = () if verdict is None or not per_name else _asleep(verdict, state)
-        channel = Channel(group, self.codec, state.step, self.seed)
+        if state.doubts is None and state.memory.x.is_cuda:
+            state.doubts = kernels.Doubts(group.size, state.memory.x.device)
+        channel = Channel(group, self.codec, state.step, self.seed, state.doubts)
         with _hidden(state.memory, asleep, scale):
             marker = self.collective.marker(state.collective)
             x = self.feedback.accumulate(grad, state.memory, marker, scale=scale)
@@ -108,6 +126,8 @@ class Pipeline:
             total = self.collective.all_reduce_(
                 x, channel, state.collective, lambda: _room(grad, state)
             )
+        if state.doubts is not None:
+            state.doubts.note()
         state.step += 1
         mean = write_mean_(grad, total, group.size)
         if self.on_nonfinite != "unchecked" and _overflown(grad):
@@ -159,13 +179,8 @@ def write_mean_(grad: Sequence[Tensor], total: Total, ranks: int) -> Total:
             if piece.data_ptr() != part.data_ptr():
                 piece.copy_(part)
         return total
-    mean = SparseVector(total.indices, total.values / ranks, total.size)
-    starts = [0, *accumulate(_sizes(grad))]
-    edges = torch.tensor(starts, dtype=mean.indices.dtype, device=mean.indices.device)
-    cuts = pairwise(torch.searchsorted(mean.indices, edges).tolist())
-    for piece, start, (low, high) in zip(grad, starts, cuts, strict=False):
-        kernels.scatter_(piece, mean.indices[low:high] - start, mean.values[low:high])
-    return mean
+    mean = kernels.write_mean_(grad, total.indices, total.values, ranks=ranks)
+    return SparseVector(total.indices, mean, total.size)
 
 
 def _sizes(grad: Sequence[Tensor]) -> tuple[int, ...]:
@@ -217,8 +232,8 @@ def _overflown(grad: Sequence[Tensor]) -> bool:
 
     Every rank has the same mean, so every rank sees it without asking the others.
     """
-    halves = (piece for piece in grad if piece.dtype == torch.float16)
-    return any(not bool(piece.isfinite().all()) for piece in halves)
+    halves = [piece for piece in grad if piece.dtype == torch.float16]
+    return not all(bool(kernels.fetch(half.isfinite().all())) for half in halves)
 
 
 def _room(grad: Sequence[Tensor], state: State) -> Tensor:

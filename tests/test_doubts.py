@@ -1,0 +1,120 @@
+"""Packets that are judged on a device: what is wrong is noted, and raised later."""
+
+import pytest
+import torch
+
+from interpreted import use_triton
+from thinwire import kernels
+from thinwire.channel import Channel, Sealed, Slot
+from thinwire.codecs import BFloat16, EliasFano, Int8, LogQuant, Split
+from thinwire.collectives import AllGather
+from thinwire.errors import WireError
+from thinwire.groups import simulate
+from thinwire.kernels import Doubts
+from thinwire.layout import Layout
+from thinwire.reducers import Pipeline
+from thinwire.sparse import SparseVector
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+JUDGES = ("doubt_unless_", "decode_elias_fano", "decode_int8", "decode_log")
+VECTOR = SparseVector.of({i * i: float(i) for i in range(1, 20)}, size=400)
+CODECS = {
+    "default": Split(EliasFano(), BFloat16(), checksum=False),
+    "int8": Split(EliasFano(), Int8(), checksum=False),
+    "log": Split(EliasFano(), LogQuant(4), checksum=False),
+}
+
+
+def swap(codec, damage):
+    """What rank 0 gets of a damaged packet, and whom it doubts."""
+
+    def body(group):
+        doubts = Doubts(2, torch.device("cpu"))
+        channel = Channel(group, codec, doubts=doubts)
+        sealed = channel.seal(VECTOR)
+        if group.rank == 1:
+            sent = sealed.body.clone()
+            damage(sent)
+            sealed = Sealed(sent, sealed.vector)
+        slot = Slot(VECTOR.size, VECTOR.nnz)
+        peer = 1 - group.rank
+        (got,) = channel.exchange([sealed], dst=peer, src=peer, expect=[slot])
+        doubts.note()
+        return got.vector, doubts.found()
+
+    return simulate(2, body)[0]
+
+
+def set_bytes(body, where):
+    body[where] = 255
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_what_is_right_is_not_doubted(name, monkeypatch):
+    use_triton(monkeypatch, *JUDGES)
+    vector, doubted = swap(CODECS[name], lambda body: None)
+    assert doubted == []
+    assert torch.equal(vector.indices, VECTOR.indices)
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("default", slice(0, 1)),  # the magic number
+        ("default", slice(16, 17)),  # the number of entries
+        ("default", slice(40, 46)),  # the indices
+        ("int8", slice(-24, -22)),  # the scale, of the sign that none has
+        ("log", slice(-48, -40)),  # the levels
+    ],
+)
+def test_what_is_wrong_is_noted_with_its_sender(name, where, monkeypatch):
+    use_triton(monkeypatch, *JUDGES)
+    _, doubted = swap(CODECS[name], lambda body: set_bytes(body, where))
+    assert doubted == [1]
+
+
+class Damaging:
+    """A group whose packets lose their first byte, once it is told so."""
+
+    def __init__(self, group):
+        self._group = group
+        self.damaged = False
+
+    def __getattr__(self, name):
+        return getattr(self._group, name)
+
+    def all_gather(self, body, *, nbytes):
+        bodies = [body.clone() for body in self._group.all_gather(body, nbytes=nbytes)]
+        if self.damaged:
+            bodies[1][0] = 0
+        return bodies
+
+
+def test_a_step_later_it_is_raised(monkeypatch):
+    use_triton(monkeypatch, *JUDGES)
+    pipeline = Pipeline(AllGather(0.1), CODECS["default"], on_nonfinite="unchecked")
+
+    def body(group):
+        group = Damaging(group)
+        state = pipeline.init(Layout.flat(100))
+        state.doubts = Doubts(2, torch.device("cpu"))
+        pipeline.reduce_([torch.randn(100)], group, state)
+        state.refuse_doubts(wait=True)
+        group.damaged = group.rank == 0
+        pipeline.reduce_([torch.randn(100)], group, state)
+        if group.rank:
+            return state.refuse_doubts(wait=True)
+        with pytest.raises(WireError, match="from rank 1: a packet that is not"):
+            pipeline.reduce_([torch.randn(100)], group, state)
+        return None
+
+    simulate(2, body)
+
+
+def test_the_header_in_device_memory_is_known_beforehand():
+    for codec in CODECS.values():
+        packet = codec.encode(VECTOR)
+        header = codec.header(VECTOR.size, VECTOR.nnz)
+        assert bytes(packet.body[:32].tolist()) == header
+        assert kernels.on_device(header, torch.device("cpu")).tolist() == list(header)
