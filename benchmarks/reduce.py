@@ -1,9 +1,12 @@
 """Whole reductions by real processes over loopback, split into their phases.
 
     python benchmarks/reduce.py --size 14_700_000 --ranks 4 --density 0.01 --steps 15
+    python benchmarks/reduce.py --methods "spardl, 1 team;spardl, unchecked"
 
 Every method reduces the same fresh gradients, in turns within one run, with a residual
-of its own. Loopback is no slow network, and ranks may have to share cores: this is what
+of its own. Peers are PyTorch's all-reduce and two of its communication hooks, bfloat16
+and PowerSGD of rank 2, called on one bucket of 512 x 4608 matrices (what VGG-16 is made
+of, mostly). Loopback is no slow network, and ranks may have to share cores: this is what
 a reduction costs the processor, not what it saves on a wire. "wall" is of the slowest
 rank, everything else the mean over the ranks; medians over the steps. Waiting for
 others is "agree" in the guard's all-reduce, "exchange" elsewhere; "cpu" is processor
@@ -20,10 +23,18 @@ import os
 from collections.abc import Callable, Sequence
 from statistics import median
 from time import perf_counter, process_time
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    bf16_compress_hook,
+)
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
+    PowerSGDState,
+    powerSGD_hook,
+)
 
 from machine import machine
 from thinwire import catalog, kernels
@@ -40,21 +51,26 @@ METHODS: dict[str, Callable[[float], Collective]] = {
     "gtopk butterfly": GTopK,
     "gtopk tree": lambda density: GTopK(density, "tree"),
     "spardl, 1 team": SparDL,
+    "spardl, unchecked": SparDL,
     "spardl, 2 teams": lambda density: SparDL(density, teams=2),
 }
-PEER = "torch all_reduce"
+PEERS = ("torch all_reduce", "torch bf16 hook", "torch PowerSGD 2")
 # What kernels and codecs call their parts; waits and the rest come to it.
 PHASES = {
     "guard": ("magnitudes",),
     "accumulate": ("accumulate_",),
-    "select": ("select",),
+    "select": ("select", "select_each", "take_each"),
     "code": ("encode", "decode"),
-    "merge": ("merge_add", "split", "join", "gather", "add_at_", "subtract_at_"),
-    "write": ("scatter_",),
+    "merge": (
+        *("merge_add", "split", "merge_split", "join", "gather"),
+        *("add_at_", "subtract_at_", "leave_at_", "keep_at_"),
+    ),
+    "write": ("scatter_", "write_mean_"),
 }
 COLUMNS = ("wall", "cpu", "sent", *PHASES, "agree", "exchange", "rest")
-HEADS = ("", "wall", "min", "max", "cpu", "sent", "floor", "x floor", *COLUMNS[3:])
+HEADS = ("", "wall", "min", "max", "cpu", "cpu min", "sent", "floor", "x floor", *COLUMNS[3:])
 WARM = 5
+ROWS, COLUMNS_OF_A_MATRIX = 512, 4608
 PERIOD = 1 << 16
 MESSAGE = 8_000_000
 
@@ -125,6 +141,60 @@ class Peer:
         return torch.zeros(1)
 
 
+class Bucket:
+    """What communication hooks see of a bucket: its memory, cut into matrices."""
+
+    def __init__(self, grad: Tensor) -> None:
+        self._grad = grad
+
+    def buffer(self) -> Tensor:
+        return self._grad
+
+    def gradients(self) -> list[Tensor]:
+        whole = self._grad.numel() // (ROWS * COLUMNS_OF_A_MATRIX)
+        matrices = self._grad[: whole * ROWS * COLUMNS_OF_A_MATRIX]
+        rest = self._grad[matrices.numel() :]
+        narrow = rest[: rest.numel() // ROWS * ROWS]
+        parts = [*matrices.view(whole, ROWS, COLUMNS_OF_A_MATRIX)]
+        parts += [narrow.view(ROWS, -1)] if narrow.numel() else []
+        tail = rest[narrow.numel() :]
+        return parts + ([tail] if tail.numel() else [])
+
+    def parameters(self) -> list[Tensor]:
+        return self.gradients()
+
+    def index(self) -> int:
+        return 0
+
+    def is_last(self) -> bool:
+        return True
+
+
+class Hook(Peer):
+    """A communication hook of PyTorch; rounding, it conserves nothing."""
+
+    def __init__(self, hook: Callable[[Any, Any], Any], state: Any) -> None:
+        super().__init__()
+        self._hook, self._state = hook, state
+
+    def reduce_(self, grad: Tensor) -> None:
+        mean = self._hook(self._state, Bucket(grad)).wait()
+        mean = mean[0] if isinstance(mean, list) else mean
+        if mean.data_ptr() != grad.data_ptr():  # as DDP does
+            grad.copy_(mean)
+
+    def verify(self, grad: Tensor) -> None:
+        self.reduce_(grad)
+        check_alike(grad)
+
+
+def peers() -> dict[str, Peer]:
+    """PyTorch's own, by name."""
+    state = PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+    made = (Peer(), Hook(bf16_compress_hook, None), Hook(powerSGD_hook, state))
+    return dict(zip(PEERS, made, strict=True))
+
+
 class Method(Peer):
     """One method's pipeline, with what it remembers and what it took."""
 
@@ -137,7 +207,8 @@ class Method(Peer):
             if collective.coded
             else None
         )
-        self.pipeline = Pipeline(collective, codec)
+        checks = "unchecked" if name.endswith("unchecked") else "propagate"
+        self.pipeline = Pipeline(collective, codec, on_nonfinite=checks)
         self.group = Watched(group)
         self.state = self.pipeline.init(Layout.flat(args.size))
 
@@ -210,7 +281,8 @@ def work(rank: int, args: argparse.Namespace, port: int) -> None:
     torch.set_num_threads(1)
     group = TorchGroup.own()
     gradients, floors = Gradients(args.size, rank), Floors(args.size, group)
-    methods = {PEER: Peer()} | {name: Method(name, args, group) for name in METHODS}
+    chosen = [name for name in METHODS if name in args.methods]
+    methods = peers() | {name: Method(name, args, group) for name in chosen}
     fresh, grad = torch.empty(args.size), torch.empty(args.size)
     gradients.fill_whole_(fresh)
     for method in methods.values():
@@ -258,9 +330,10 @@ def show(found: dict[str, Tensor], limits: Tensor, args: argparse.Namespace) -> 
         }
         sent = samples[..., COLUMNS.index("sent")].amax().item()
         floor = add + sent / bandwidth
-        cells = (median(walls), min(walls), max(walls), means["cpu"])
+        least = min(samples[..., COLUMNS.index("cpu")].mean(0).tolist())
+        cells = (median(walls), min(walls), max(walls), means["cpu"], least)
         row = [name, *(f"{1e3 * cell:.1f}" for cell in cells)]
-        if name == PEER:
+        if name in PEERS:
             row += ["-"] * (len(HEADS) - len(row))
         else:
             row += [f"{sent / 1e6:.2f}", f"{1e3 * floor:.1f}"]
@@ -286,9 +359,14 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--density", type=float, default=0.01)
     parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--methods", default=";".join(METHODS), help="with ; between")
     parser.add_argument("--codec", default=catalog.DEFAULT_CODEC)
     parser.add_argument("--markdown", action="store_true")
     args = parser.parse_args()
+    args.methods = args.methods.split(";")
+    unknown = set(args.methods) - set(METHODS)
+    if unknown:
+        parser.error(f"no method is called {unknown}; there are {', '.join(METHODS)}")
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     port = store.port
     del store

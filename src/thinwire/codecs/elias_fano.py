@@ -8,6 +8,7 @@ A bitmap takes over where it is not larger, from a quarter of the elements on.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from torch import Tensor
 
@@ -61,6 +62,7 @@ def low_bits(size: int, nnz: int) -> int:
     return low + (size >> low > 2 * nnz)
 
 
+@lru_cache
 def _nbits(size: int, nnz: int) -> int:
     low = low_bits(size, nnz)
     return nnz * (low + 1) + (size >> low)

@@ -10,6 +10,7 @@ before it already done.
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate, pairwise
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,7 @@ Sparse = tuple[Tensor, Tensor]
 # What is not float32 or bfloat16 is converted so many elements at a time, in the cache.
 _PIECE = 1 << 16
 _NO_WORDS = np.empty(0, np.int64)
+_FLOAT, _INT = Struct("<f"), Struct("<i")
 
 
 def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:
@@ -154,34 +156,19 @@ def select(
     if k > 0:
         hint, missed = search(place, k, marks, _array(indices), _array(values))
         if marker is not None:
-            marker.hints[number] = float(np.int32(hint).view(np.float32))
+            marker.hints[number] = _float_of(hint)
             marker.slack[number] = _next_slack(marks.slack, missed=missed)
     return indices, values
 
 
-def select_each(
-    x: Tensor, counts: Sequence[int], *, marker: Marker, numbers: Sequence[int]
-) -> list[Sparse]:
-    return [
-        select(x, k, block=marker.blocks[number], marker=marker, number=number)
-        for k, number in zip(counts, numbers, strict=True)
-    ]
-
-
-def take_each(
-    x: Tensor,
-    counts: Sequence[int],
-    *,
-    marker: Marker,
-    numbers: Sequence[int],
-    rounding: torch.dtype,
-) -> list[Sparse]:
-    taken = select_each(x, counts, marker=marker, numbers=numbers)
-    for number, (indices, values) in zip(numbers, taken, strict=True):
-        whole = rounding == torch.float32
-        told = values if whole else to_bfloat16(values).float()
-        subtract_at_(x, indices, told, block=marker.blocks[number])
-    return taken
+def take(
+    x: Tensor, k: int, *, marker: Marker, number: int, rounding: torch.dtype
+) -> Sparse:
+    block = marker.blocks[number]
+    indices, values = select(x, k, block=block, marker=marker, number=number)
+    told = values if rounding == torch.float32 else to_bfloat16(values).float()
+    leave_at_(x, indices, values, told, block=block)
+    return indices, values
 
 
 def reclaim_(x: Tensor, marker: Marker) -> None:
@@ -192,8 +179,19 @@ def reclaim_(x: Tensor, marker: Marker) -> None:
 def _marks(marker: Marker, number: int) -> Marks:
     words = _array(marker.bitmap)[marker.offsets[number] : marker.offsets[number + 1]]
     known = marker.valid[number]
-    threshold = np.float32(marker.thresholds[number]).view(np.int32)
-    return Marks(words, int(threshold) if known else -1, marker.slack[number])
+    threshold = _bits_of(marker.thresholds[number]) if known else -1
+    return Marks(words, threshold, marker.slack[number])
+
+
+# NumPy's scalars would take ten times as long.
+def _bits_of(number: float) -> int:
+    (bits,) = _INT.unpack(_FLOAT.pack(number))
+    return int(bits)
+
+
+def _float_of(bits: int) -> float:
+    (number,) = _FLOAT.unpack(_INT.pack(bits))
+    return float(number)
 
 
 def _next_slack(slack: float, *, missed: bool) -> float:
@@ -255,9 +253,8 @@ def subtract_at_(x: Tensor, indices: Tensor, values: Tensor, *, block: Block) ->
 def leave_at_(
     x: Tensor, indices: Tensor, held: Tensor, sent: Tensor, *, block: Block
 ) -> None:
-    # What is held there was read a moment ago, so it is cached.
-    del held
-    subtract_at_(x, indices, sent, block=block)
+    given = (_array(indices), _array(held), _array(sent))
+    _check(cpu_lists.leave_at(*_place(x, block), *given), block)
 
 
 def keep_at_(

@@ -57,8 +57,23 @@ def merge_add(
     return n
 
 
-# Inside a chunk, position minus index is constant. Indices ascend, so the division
-# that finds the chunk is made once a chunk.
+# Element j of a block lies behind as many gaps between chunks as there are whole
+# chunks before it. Chunks are a power of two, as a rule, and dividing by it is a shift:
+# to walk from chunk to chunk instead is a branch that is guessed wrong at each.
+
+
+@kernel
+def _chunk_bits(chunk: int, stride: int) -> int:
+    """By how much to shift instead of dividing by a chunk; -1 where that will not do.
+
+    Where there are no gaps, it does not matter which chunk an element is in.
+    """
+    if stride == chunk:
+        return 62
+    bits = 0
+    while 1 << bits < chunk:
+        bits += 1
+    return bits if 1 << bits == chunk else -1
 
 
 @kernel
@@ -72,16 +87,13 @@ def gather(
     values: Floats,
 ) -> bool:
     """`values = x[indices]`."""
-    first = end = shift = 0
+    bits = _chunk_bits(chunk, stride)
     for i in range(len(indices)):
         j: Any = np.int64(indices[i])
-        if j < first or j >= end:
-            if j < 0 or j >= length:
-                return False
-            first = j // chunk * chunk
-            end = min(first + chunk, length)
-            shift = start + j // chunk * (stride - chunk)
-        values[i] = x[j + shift]
+        if j < 0 or j >= length:
+            return False
+        at = start + j + (j >> bits if bits >= 0 else j // chunk) * (stride - chunk)
+        values[i] = x[np.uintp(at)]
     return True
 
 
@@ -96,16 +108,13 @@ def scatter(
     values: NDArray[Any],
 ) -> bool:
     """`out[indices] = values`."""
-    first = end = shift = 0
+    bits = _chunk_bits(chunk, stride)
     for i in range(len(indices)):
         j: Any = np.int64(indices[i])
-        if j < first or j >= end:
-            if j < 0 or j >= length:
-                return False
-            first = j // chunk * chunk
-            end = min(first + chunk, length)
-            shift = start + j // chunk * (stride - chunk)
-        out[j + shift] = values[i]
+        if j < 0 or j >= length:
+            return False
+        at = start + j + (j >> bits if bits >= 0 else j // chunk) * (stride - chunk)
+        out[np.uintp(at)] = values[i]
     return True
 
 
@@ -122,19 +131,38 @@ def add_at(
     words: Bits,
 ) -> bool:
     """`x[indices] += sign * values`, marked in `words` unless that is empty."""
-    first = end = shift = 0
+    bits = _chunk_bits(chunk, stride)
     marking = len(words) > 0
     for i in range(len(indices)):
         j: Any = np.int64(indices[i])
-        if j < first or j >= end:
-            if j < 0 or j >= length:
-                return False
-            first = j // chunk * chunk
-            end = min(first + chunk, length)
-            shift = start + j // chunk * (stride - chunk)
-        x[j + shift] += sign * values[i]
+        if j < 0 or j >= length:
+            return False
+        at = start + j + (j >> bits if bits >= 0 else j // chunk) * (stride - chunk)
+        x[np.uintp(at)] += sign * values[i]
         if marking:
-            words[j >> 6] |= np.int64(1) << (j & 63)
+            words[np.uintp(j >> 6)] |= np.int64(1) << (j & 63)
+    return True
+
+
+@kernel
+def leave_at(
+    x: Floats,
+    start: int,
+    chunk: int,
+    stride: int,
+    length: int,
+    indices: Indices,
+    held: Floats,
+    sent: Floats,
+) -> bool:
+    """`x[indices] = held - sent`."""
+    bits = _chunk_bits(chunk, stride)
+    for i in range(len(indices)):
+        j: Any = np.int64(indices[i])
+        if j < 0 or j >= length:
+            return False
+        at = start + j + (j >> bits if bits >= 0 else j // chunk) * (stride - chunk)
+        x[np.uintp(at)] = held[i] - sent[i]
     return True
 
 
@@ -156,11 +184,14 @@ def interleave(
         limit = (row + 1) * chunk
         for b in range(count):
             shift = chunk * (b + row * (count - 1))
-            while at[b] < ends[b + 1] and local[at[b]] < limit:
-                indices[n] = local[at[b]] + shift
-                joined[n] = values[at[b]]
-                at[b] += 1
+            i = at[b]
+            end = ends[b + 1]
+            while i < end and local[np.uintp(i)] < limit:
+                indices[np.uintp(n)] = local[np.uintp(i)] + shift
+                joined[np.uintp(n)] = values[np.uintp(i)]
+                i += 1
                 n += 1
+            at[b] = i
         row += 1
 
 

@@ -115,29 +115,14 @@ def select(
     return _index_dtype(indices, block.length), values[indices]
 
 
-def select_each(
-    x: Tensor, counts: Sequence[int], *, marker: Marker, numbers: Sequence[int]
-) -> list[Sparse]:
-    return [
-        select(x, k, block=marker.blocks[number], marker=marker, number=number)
-        for k, number in zip(counts, numbers, strict=True)
-    ]
-
-
-def take_each(
-    x: Tensor,
-    counts: Sequence[int],
-    *,
-    marker: Marker,
-    numbers: Sequence[int],
-    rounding: torch.dtype,
-) -> list[Sparse]:
-    taken = select_each(x, counts, marker=marker, numbers=numbers)
-    for number, (indices, values) in zip(numbers, taken, strict=True):
-        whole = rounding == torch.float32
-        told = values if whole else to_bfloat16(values).float()
-        subtract_at_(x, indices, told, block=marker.blocks[number])
-    return taken
+def take(
+    x: Tensor, k: int, *, marker: Marker, number: int, rounding: torch.dtype
+) -> Sparse:
+    block = marker.blocks[number]
+    indices, values = select(x, k, block=block, marker=marker, number=number)
+    told = values if rounding == torch.float32 else to_bfloat16(values).float()
+    subtract_at_(x, indices, told, block=block)
+    return indices, values
 
 
 def reclaim_(x: Tensor, marker: Marker) -> None:

@@ -98,8 +98,14 @@ def select_each(
 ) -> list[Sparse]:
     """`select` from several of the marker's blocks, by default all, at once."""
     chosen = range(len(marker.blocks)) if numbers is None else numbers
+    run = backend(x)
     with entered("select_each"):
-        return backend(x).select_each(x, counts, marker=marker, numbers=chosen)  # type: ignore[no-any-return]
+        if hasattr(run, "select_each"):  # all of them in the same launches
+            return run.select_each(x, counts, marker=marker, numbers=chosen)  # type: ignore[no-any-return]
+        return [
+            run.select(x, k, block=marker.blocks[b], marker=marker, number=b)
+            for k, b in zip(counts, chosen, strict=True)
+        ]
 
 
 def take_each(
@@ -122,10 +128,17 @@ def take_each(
     if rounding not in (torch.float32, torch.bfloat16):
         raise ValueError(f"values are rounded to float32 or bfloat16, not {rounding}")
     chosen = range(len(marker.blocks)) if numbers is None else numbers
+    run = backend(x)
     with entered("take_each"):
-        return backend(x).take_each(  # type: ignore[no-any-return]
-            x, counts, marker=marker, numbers=chosen, rounding=rounding
-        )
+        if hasattr(run, "take_each"):
+            return run.take_each(  # type: ignore[no-any-return]
+                x, counts, marker=marker, numbers=chosen, rounding=rounding
+            )
+        # One after the other: what was read of a block is cached when it is changed.
+        return [
+            run.take(x, k, marker=marker, number=b, rounding=rounding)
+            for k, b in zip(counts, chosen, strict=True)
+        ]
 
 
 def reclaim_(x: Tensor, marker: Marker) -> None:
