@@ -4,9 +4,9 @@
     python benchmarks/reduce.py --methods "spardl, 1 team;spardl, unchecked"
 
 Every method reduces the same fresh gradients, in turns within one run, with a residual
-of its own. Peers are PyTorch's all-reduce and two of its communication hooks, bfloat16
-and PowerSGD of rank 2, called on one bucket of 512 x 4608 matrices (what VGG-16 is made
-of, mostly). Loopback is no slow network, and ranks may have to share cores: this is what
+of its own. Peers are PyTorch's all-reduce and two of its communication hooks, bf16 and
+PowerSGD of rank 2, called on one bucket of 512 x 4608 matrices (what VGG-16 is made of,
+mostly). Loopback is no slow network, and ranks may have to share cores: this is what
 a reduction costs the processor, not what it saves on a wire. "wall" is of the slowest
 rank, everything else the mean over the ranks; medians over the steps. Waiting for
 others is "agree" in the guard's all-reduce, "exchange" elsewhere; "cpu" is processor
@@ -68,7 +68,18 @@ PHASES = {
     "write": ("scatter_", "write_mean_"),
 }
 COLUMNS = ("wall", "cpu", "sent", *PHASES, "agree", "exchange", "rest")
-HEADS = ("", "wall", "min", "max", "cpu", "cpu min", "sent", "floor", "x floor", *COLUMNS[3:])
+HEADS = (
+    "",
+    "wall",
+    "min",
+    "max",
+    "cpu",
+    "cpu min",
+    "sent",
+    "floor",
+    "x floor",
+    *COLUMNS[3:],
+)
 WARM = 5
 ROWS, COLUMNS_OF_A_MATRIX = 512, 4608
 PERIOD = 1 << 16

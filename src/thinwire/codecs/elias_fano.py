@@ -37,7 +37,7 @@ class EliasFano:
         return -(-min(size, _nbits(size, nnz)) // 8)
 
     def encode(self, indices: Tensor, size: int, *, key: int) -> Tensor:
-        nnz = len(indices)
+        nnz = indices.numel()
         if size <= _nbits(size, nnz):
             return Bitmap().encode(indices, size, key=key)
         return kernels.encode_elias_fano(indices, size, low_bits(size, nnz))

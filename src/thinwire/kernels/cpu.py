@@ -72,7 +72,7 @@ def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:
         return reference.magnitudes(vector, bounds)
     wide = vector.dtype == torch.float32
     bits = vector.view(torch.int32 if wide else torch.uint16)
-    peaks = torch.empty(len(bounds) - 1, dtype=torch.int64)
+    peaks = torch.empty(bounds.numel() - 1, dtype=torch.int64)
     cpu_dense.peaks(_array(bits), _array(bounds.long()), _array(peaks))
     largest = (peaks if wide else peaks << 16).to(torch.int32).view(torch.float32)
     return largest.nan_to_num_(nan=float("inf"), posinf=float("inf"))
@@ -143,31 +143,36 @@ def _accumulate(
 def select(
     x: Tensor, k: int, *, block: Block, marker: Marker | None, number: int
 ) -> Sparse:
-    if not 0 <= k <= block.length:
-        raise ValueError(f"cannot select {k} of {block.length} elements")
-    place = _place(x, block)
-    dtype = torch.int32 if block.length < 2**31 else torch.int64
-    indices, values = torch.empty(k, dtype=dtype), torch.empty(k)
-    if marker is None:
-        marks = Marks(np.empty(-(-block.length // 64), np.int64), -1, SLACK)
-    else:
-        marks = _marks(marker, number)
-        marker.spend(number)
-    if k > 0:
-        hint, missed = search(place, k, marks, _array(indices), _array(values))
-        if marker is not None:
-            marker.hints[number] = _float_of(hint)
-            marker.slack[number] = _next_slack(marks.slack, missed=missed)
-    return indices, values
+    return _select(_place(x, block), k, marker, number)
 
 
 def take(
     x: Tensor, k: int, *, marker: Marker, number: int, rounding: torch.dtype
 ) -> Sparse:
-    block = marker.blocks[number]
-    indices, values = select(x, k, block=block, marker=marker, number=number)
+    place = _place(x, marker.blocks[number])
+    indices, values = _select(place, k, marker, number)
     told = values if rounding == torch.float32 else to_bfloat16(values).float()
-    leave_at_(x, indices, values, told, block=block)
+    # What was just read is cached, and need not be read again.
+    cpu_lists.leave_at(*place, indices.numpy(), values.numpy(), told.numpy())
+    return indices, values
+
+
+def _select(place: Place, k: int, marker: Marker | None, number: int) -> Sparse:
+    length = place.length
+    if not 0 <= k <= length:
+        raise ValueError(f"cannot select {k} of {length} elements")
+    dtype = torch.int32 if length < 2**31 else torch.int64
+    indices, values = torch.empty(k, dtype=dtype), torch.empty(k)
+    if marker is None:
+        marks = Marks(np.empty(-(-length // 64), np.int64), -1, SLACK)
+    else:
+        marks = _marks(marker, number)
+        marker.spend(number)
+    if k > 0:
+        hint, missed = search(place, k, marks, indices.numpy(), values.numpy())
+        if marker is not None:
+            marker.hints[number] = _float_of(hint)
+            marker.slack[number] = _next_slack(marks.slack, missed=missed)
     return indices, values
 
 
@@ -201,7 +206,7 @@ def _next_slack(slack: float, *, missed: bool) -> float:
 def merge_add(
     left: Tensor, left_values: Tensor, right: Tensor, right_values: Tensor
 ) -> Sparse:
-    nnz = len(left) + len(right)
+    nnz = left.numel() + right.numel()
     indices, values = torch.empty(nnz, dtype=left.dtype), torch.empty(nnz)
     lists = (left, left_values, right, right_values, indices, values)
     nnz = cpu_lists.merge_add(*map(_array, lists))
@@ -209,12 +214,12 @@ def merge_add(
 
 
 def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
-    k = min(k, len(values))
-    if k <= 0 or k == len(values):
+    k = min(k, values.numel())
+    if k <= 0 or k == values.numel():
         every, none = (indices.clone(), values.clone()), (indices[:0], values[:0])
         return (every, none) if k else (none, every)
     kept = torch.empty(k, dtype=indices.dtype), torch.empty(k)
-    rest = len(values) - k
+    rest = values.numel() - k
     dropped = torch.empty(rest, dtype=indices.dtype), torch.empty(rest)
     lists = map(_array, (indices, values, *kept, *dropped))
     cpu_select.partition(k, *lists)
@@ -226,7 +231,7 @@ def merge_split(left: Sparse, right: Sparse, k: int) -> tuple[Sparse, Sparse]:
 
 
 def gather(x: Tensor, indices: Tensor, *, block: Block) -> Tensor:
-    values = torch.empty(len(indices), dtype=x.dtype)
+    values = torch.empty(indices.numel(), dtype=x.dtype)
     _check(cpu_lists.gather(*_place(x, block), _array(indices), _array(values)), block)
     return values
 
@@ -310,8 +315,8 @@ def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
         ]
         return torch.cat(shifted), values
     local = torch.cat([indices for indices, _ in lists])
-    ends = torch.tensor([0, *accumulate(len(v) for _, v in lists)])
-    joined = torch.empty(len(local), dtype=dtype), torch.empty_like(values)
+    ends = torch.tensor([0, *accumulate(v.numel() for _, v in lists)])
+    joined = torch.empty(local.numel(), dtype=dtype), torch.empty_like(values)
     given = map(_array, (local, values, ends))
     cpu_lists.interleave(*given, chunk, *map(_array, joined))
     return joined
@@ -322,7 +327,7 @@ def doubt_unless_(word: Tensor, section: Tensor, wanted: Tensor) -> None:
 
 
 def strictly_increasing(indices: Tensor, size: int) -> bool:
-    if len(indices) == 0:
+    if indices.numel() == 0:
         return True
     return bool(cpu_lists.strictly_increasing(_array(indices), size))
 

@@ -101,7 +101,8 @@ def _magnitude_bits(typing: Any, vector: Any, i: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         at = _address(context, builder, signature.args[0], args[0], args[1])
         bits = builder.load(at)
-        return builder.and_(bits, ir.Constant(bits.type, (1 << bits.type.width - 1) - 1))
+        mask = (1 << (bits.type.width - 1)) - 1
+        return builder.and_(bits, ir.Constant(bits.type, mask))
 
     return vector.dtype(vector, types.int64), generate
 
@@ -361,8 +362,8 @@ def peaks(vector: Gradient, bounds: Bits, result: Bits) -> None:
 
 @kernel
 def _peak(vector: Gradient) -> int:
-    """The largest magnitude bits, found in vectors: nothing is wider than an element."""
+    """The largest magnitude bits; vectors of them, as nothing is widened."""
     peak = _magnitude_bits(vector, 0)
     for i in range(1, len(vector)):
         peak = max(peak, _magnitude_bits(vector, i))
-    return np.int64(peak)
+    return peak  # type: ignore[no-any-return]

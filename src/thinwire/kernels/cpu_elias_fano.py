@@ -50,10 +50,10 @@ def decode_bitmap(section: Tensor, size: int, nnz: int) -> Tensor:
 
 
 def encode_elias_fano(indices: Tensor, size: int, low: int) -> Tensor:
-    nnz = len(indices)
-    bits = nnz * (low + 1) + (size >> low)
+    listed = indices.contiguous().numpy()
+    bits = len(listed) * (low + 1) + (size >> low)
     words = np.zeros(-(-bits // 64), np.uint64)
-    check_ascending(_encode(indices.contiguous().numpy(), low, words))
+    check_ascending(_encode(listed, low, words))
     return as_section(words, bits)
 
 
