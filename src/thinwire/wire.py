@@ -81,12 +81,9 @@ class Packet:
         fields = (MAGIC, VERSION, SUMMED * summed, *tags, 0, size, nnz, *words)
         header = HEADER.pack(*fields, 0)
         # NumPy's views, where they will do, are made in a fraction of the time.
-        if body.is_cpu:
-            room, parts = body.numpy(), (index.numpy(), value.numpy())
-        else:
-            room, parts = body, sections
-        _fill(room[HEADER.size : index_end], parts[0])
-        _fill(room[index_end:], parts[1])
+        room: Any = body.numpy() if body.is_cpu else body
+        _fill(room[HEADER.size : index_end], index.numpy() if body.is_cpu else index)
+        _fill(room[index_end:], value.numpy() if body.is_cpu else value)
         if summed:
             header = HEADER.pack(*fields, _checksum(header, room))
         room[: HEADER.size] = (
@@ -174,7 +171,7 @@ def _checksum(header: bytes, body: Octets) -> int:
     import xxhash  # noqa: PLC0415 - packets in device memory do without
 
     digest = xxhash.xxh3_64(header)
-    digest.update(body[HEADER.size :])
+    digest.update(body[HEADER.size :].data)
     return digest.intdigest() & 0xFFFFFFFF
 
 

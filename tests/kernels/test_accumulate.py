@@ -3,6 +3,7 @@ import itertools
 import pytest
 import torch
 from kernel_inputs import SIZES, VECTORS, same_bits, vector, ways_to_cut
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from thinwire import kernels
 from thinwire.kernels import Marker, cpu, reference
@@ -135,3 +136,54 @@ def test_what_does_not_fit_is_refused():
         cpu.accumulate_(
             torch.zeros(10)[::2], torch.ones(5), offset=0, scale=1.0, marker=None
         )
+
+
+class Temporaries(TorchDispatchMode):
+    """How many elements the largest new tensor has."""
+
+    def __init__(self, *known):
+        super().__init__()
+        self.known = {tensor.data_ptr() for tensor in known}
+        self.largest = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.data_ptr() not in self.known:
+            inside = any(
+                isinstance(arg, torch.Tensor)
+                and result.untyped_storage().data_ptr()
+                == arg.untyped_storage().data_ptr()
+                for arg in args
+            )
+            self.largest = max(self.largest, 0 if inside else result.numel())
+        return result
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_copy_of_the_gradient(dtype):
+    size = 300_000
+    x, grad = vector("octaves", size), vector("normal", size).to(dtype)
+    marker = Marker(kernels.interleaved_blocks(size, 4, 1024))
+    y = x + grad.float()
+    with Temporaries(x, grad) as temporaries:
+        kernels.accumulate_(x, grad, marker=marker)
+    assert torch.equal(x, y)
+    assert not grad.any()
+    assert temporaries.largest < size // 4
+
+
+@pytest.mark.parametrize("cut", range(6))
+@pytest.mark.parametrize("pieces", [1, 2, 7])
+def test_two_places_at_once_are_all_places(cut, pieces):
+    size = 5000
+    blocks = ways_to_cut(size)[cut]
+    x, grad = vector("octaves", size), vector("normal", size)
+    y, marker = x + grad, Marker(blocks)
+    marker.hints[:] = 1.0
+    for low in range(0, size, -(-size // pieces)):
+        piece = grad[low : low + -(-size // pieces)]
+        kernels.accumulate_(x, piece, offset=low, marker=marker)
+    assert torch.equal(x, y)
+    assert not grad.any()
+    if marker.describes(size):
+        assert_marked(marker, x)

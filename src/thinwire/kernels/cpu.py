@@ -126,18 +126,18 @@ def _accumulate(
     given = (_array(x), offset, _array(bits), np.float32(scale))
     low, high = offset, offset + grad.numel()
     if marker is None:
-        run = partial(cpu_dense.accumulate, *given)
-        share_out(run, low, high, boundary=lambda position: position)
+        add = partial(cpu_dense.accumulate, *given)
+        share_out(add, low, high, boundary=lambda position: position)
         return
     marks = map(_array, (marker.bitmap, marker.starts, marker.firsts))
     thresholds = np.array(marker.thresholds, np.float32).view(np.int32)
     layout = (*marks, thresholds, marker.chunk)
 
-    def run(low: int, high: int) -> None:
+    def add_and_mark(low: int, high: int) -> None:
         middle = max(marker.word_boundary((low + high) // 2), low)
         cpu_dense.accumulate_and_mark(*layout, *given, low, middle, high)
 
-    share_out(run, low, high, boundary=marker.word_boundary)
+    share_out(add_and_mark, low, high, boundary=marker.word_boundary)
 
 
 def select(
