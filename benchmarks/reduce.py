@@ -47,10 +47,18 @@ PEER = "torch all_reduce"
 PHASES = {
     "guard": ("magnitudes",),
     "accumulate": ("accumulate_",),
-    "select": ("select",),
+    "select": ("select", "select_each", "take_each", "split", "merge_split"),
     "code": ("encode", "decode"),
-    "merge": ("merge_add", "split", "join", "gather", "add_at_", "subtract_at_"),
-    "write": ("scatter_",),
+    "merge": (
+        "merge_add",
+        "join",
+        "gather",
+        "add_at_",
+        "subtract_at_",
+        "leave_at_",
+        "keep_at_",
+    ),
+    "write": ("scatter_", "write_mean_"),
 }
 COLUMNS = ("wall", "cpu", "sent", *PHASES, "agree", "exchange", "rest")
 HEADS = ("", "wall", "min", "max", "cpu", "sent", "floor", "x floor", *COLUMNS[3:])
