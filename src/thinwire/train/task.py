@@ -59,6 +59,8 @@ class Recipe:
                 raise ConfigError(f"{name} is {value}: give a number above 0")
         if self.clip is not None and not self.clip > 0:
             raise ConfigError(f"clip is {self.clip}: give a norm above 0, or None")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum is {self.momentum}: choose 0 up to below 1")
         if self.optimizer == "adagrad" and self.momentum:
             raise ConfigError("Adagrad has no momentum: set momentum to 0")
         for density in self.densities:
@@ -98,17 +100,25 @@ class Recipe:
     def optimizer_of(
         self, parameters: Iterable[nn.Parameter], *, momentum: float | None = None
     ) -> torch.optim.Optimizer:
-        """The optimizer; `momentum` replaces the recipe's (0: the feedback has it)."""
+        """The optimizer; `momentum` replaces the recipe's (0: the feedback has it).
+
+        The optimizer's momentum also carries its weight decay, 1 / (1 - momentum) times
+        as far; a decay that is left without it is made as strong.
+        """
         if self.optimizer == "adagrad":
+            checks: Any = torch.sparse.check_sparse_tensor_invariants
+            if not checks.is_enabled():
+                checks.disable()  # said aloud, or Adagrad warns of it
             return torch.optim.Adagrad(
                 parameters, self.learning_rate, weight_decay=self.weight_decay
             )
         momentum = self.momentum if momentum is None else momentum
+        decay = self.weight_decay * (1 - momentum) / (1 - self.momentum)
         return torch.optim.SGD(
             parameters,
             self.learning_rate,
             momentum,
-            weight_decay=self.weight_decay,
+            weight_decay=decay,
             nesterov=self.nesterov and momentum > 0,
         )
 

@@ -88,8 +88,12 @@ class Files:
         """The files of a folder by their paths, those of an archive as they are."""
         if not self.path.is_file():
             folders = sorted(p for p in self.path.iterdir() if p.is_dir())
-            # The folder's own files come last, so that they win.
-            found = [p for folder in (*folders, self.path) for p in folder.iterdir()]
+            # What wins comes last: the folder's own files, and unpacked ones.
+            found = [
+                path
+                for folder in (*folders, self.path)
+                for path in sorted(folder.iterdir(), reverse=True)
+            ]
             return {_plain(p): p for p in found if p.is_file()}
         with _readable(self.path):
             if not tarfile.is_tarfile(self.path):
