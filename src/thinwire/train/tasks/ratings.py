@@ -1,0 +1,88 @@
+"""Who rated what, and when: from the files of MovieTweetings and MovieLens."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from thinwire.errors import ConfigError
+from thinwire.train.tasks.files import Files, Source
+
+SOURCE = Source(
+    "ratings",
+    "https://github.com/sidooms/MovieTweetings or https://grouplens.org/datasets/movielens",
+    "ratings.dat, ratings.csv or u.data",
+)
+# Users with fewer ratings are trained on, but their last one is not held out.
+_ENOUGH = 5
+
+
+@dataclass(frozen=True)
+class Ratings:
+    """Pairs of numbers from 0 up: trained on, and held out (one of a user's)."""
+
+    users: Tensor
+    items: Tensor
+    held_out_users: Tensor
+    held_out_items: Tensor
+    user_count: int
+    item_count: int
+
+
+def load(path: Path) -> Ratings:
+    """Read a file of ratings and hold out each active user's last one."""
+    files = Files(path, SOURCE)
+    name = files.find("ratings.dat", "ratings.csv", "u.data")
+    if path.is_file():
+        name = path.name.removesuffix(".gz")
+    if name is None:
+        raise SOURCE.missing(path, "there is no ratings.dat, ratings.csv or u.data")
+    table = _parsed(name, files.read(name))
+    return _split(table)
+
+
+def _parsed(name: str, content: bytes) -> NDArray[np.int64]:
+    """Rows of user, item, time; the ratings themselves are not needed.
+
+    Fields end in "::", "," or white space; a first line may name them.
+    """
+    lines = content.decode(errors="replace").strip().splitlines()
+    if lines and not lines[0][:1].isdigit():
+        lines = lines[1:]
+    try:
+        rows = [re.split(r"::|,|\s", line, maxsplit=4) for line in lines]
+        table = np.array([(row[0], row[1], row[3]) for row in rows], dtype=np.float64)
+    except (ValueError, IndexError) as problem:
+        raise ConfigError(
+            f"{name} is not a file of ratings (lines of user, item, rating and time): "
+            f"{problem}. {SOURCE.instructions}"
+        ) from problem
+    if not len(table):
+        raise ConfigError(f"{name} holds no ratings: {SOURCE.instructions}")
+    return table.astype(np.int64)
+
+
+def _split(table: NDArray[np.int64]) -> Ratings:
+    _, users = np.unique(table[:, 0], return_inverse=True)
+    _, items = np.unique(table[:, 1], return_inverse=True)
+    # By user, then by time, then as in the file: the last of a user's is the newest.
+    order = np.lexsort((np.arange(len(table)), table[:, 2], users))
+    users, items = users[order], items[order]
+    last = np.append(users[1:] != users[:-1], True)
+    held_out = last & (np.bincount(users)[users] >= _ENOUGH)
+    if not held_out.any():
+        raise ConfigError(
+            f"no user has {_ENOUGH} ratings or more: there is nothing to evaluate on"
+        )
+    return Ratings(
+        torch.as_tensor(users[~held_out]),
+        torch.as_tensor(items[~held_out]),
+        torch.as_tensor(users[held_out]),
+        torch.as_tensor(items[held_out]),
+        user_count=int(users.max()) + 1,
+        item_count=int(items.max()) + 1,
+    )
