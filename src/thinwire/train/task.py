@@ -100,11 +100,7 @@ class Recipe:
     def optimizer_of(
         self, parameters: Iterable[nn.Parameter], *, momentum: float | None = None
     ) -> torch.optim.Optimizer:
-        """The optimizer; `momentum` replaces the recipe's (0: the feedback has it).
-
-        The optimizer's momentum also carries its weight decay, 1 / (1 - momentum) times
-        as far; a decay that is left without it is made as strong.
-        """
+        """The optimizer; `momentum` replaces the recipe's (0: the feedback has it)."""
         if self.optimizer == "adagrad":
             checks: Any = torch.sparse.check_sparse_tensor_invariants
             if not checks.is_enabled():
@@ -113,12 +109,11 @@ class Recipe:
                 parameters, self.learning_rate, weight_decay=self.weight_decay
             )
         momentum = self.momentum if momentum is None else momentum
-        decay = self.weight_decay * (1 - momentum) / (1 - self.momentum)
         return torch.optim.SGD(
             parameters,
             self.learning_rate,
             momentum,
-            weight_decay=decay,
+            weight_decay=self.weight_decay,
             nesterov=self.nesterov and momentum > 0,
         )
 
