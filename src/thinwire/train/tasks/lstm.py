@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 _SPREAD = 0.1
 
-State = tuple[Tensor, Tensor]
+State = tuple[tuple[Tensor, Tensor], ...]
 
 
 class WordLSTM(nn.Module):
@@ -25,12 +25,24 @@ class WordLSTM(nn.Module):
         super().__init__()
         self.words = nn.Embedding(vocabulary, units)
         self.drop = nn.Dropout(dropout)
-        self.lstm = nn.LSTM(units, units, layers, dropout=dropout, batch_first=True)
+        # One by one: cuDNN's dropout between layers has random numbers of its own,
+        # which no seed of a step sets and no checkpoint keeps.
+        self.layers = nn.ModuleList(
+            nn.LSTM(units, units, batch_first=True) for _ in range(layers)
+        )
         self.logits = nn.Linear(units, vocabulary)
         nn.init.uniform_(self.words.weight, -_SPREAD, _SPREAD)
         nn.init.zeros_(self.logits.bias)
         self.logits.weight = self.words.weight
 
+    @property
+    def _start(self) -> list[None]:
+        return [None] * len(self.layers)
+
     def forward(self, words: Tensor, state: State | None) -> tuple[Tensor, State]:
-        seen, state = self.lstm(self.drop(self.words(words)), state)
-        return self.logits(self.drop(seen)), state
+        x, after = self.drop(self.words(words)), []
+        for layer, before in zip(self.layers, state or self._start, strict=True):
+            x, ended = layer(x, before)
+            x = self.drop(x)
+            after.append(ended)
+        return self.logits(x), tuple(after)
