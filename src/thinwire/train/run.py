@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -95,6 +95,7 @@ class History:
     metric: list[float] = field(default_factory=list)
     bytes_per_step: list[float] = field(default_factory=list)
     busiest_bytes_per_step: list[float] = field(default_factory=list)
+    rounds_per_step: list[float] = field(default_factory=list)
     residual_norm: list[float] = field(default_factory=list)
     checksum: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -120,17 +121,24 @@ def run_virtual(
 ) -> dict[str, Any] | None:
     """Train with virtual workers; the result, or None where time ran out."""
     task = _with_recipe(task, spec.recipe)
-    reducer = spec.reduction.reducer(task.recipe, spec.workers, spec.seed)
+    workers, _ = virtual(task, spec, device, reduce_on)
+    return workers.run(
+        lambda each: _train(task, spec, each, log or Silent(), limits or Limits())
+    )
+
+
+def virtual(
+    task: Task, spec: Spec, device: torch.device, reduce_on: str = "auto"
+) -> tuple[Virtual, torch.optim.Optimizer]:
+    """The virtual workers of a run, and an optimizer for them."""
     workers = Virtual(
         _model(task, spec.seed, device),
         task.data(device),
         Place(spec.workers, spec.seed, reduce_on),
-        reducer,
+        spec.reduction.reducer(task.recipe, spec.workers, spec.seed),
         spec.reduction.rows(),
     )
-    return workers.run(
-        lambda each: _train(task, spec, each, log or Silent(), limits or Limits())
-    )
+    return workers, spec.reduction.optimizer(task.recipe, workers.model)
 
 
 def run_processes(
@@ -163,8 +171,10 @@ def _model(task: Task, seed: int, device: torch.device) -> nn.Module:
 def _with_recipe(task: Task, changes: Mapping[str, Any]) -> Task:
     if not changes:
         return task
+    # JSON has no tuples.
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
     try:
-        recipe = replace(task.recipe, **changes)
+        recipe = replace(task.recipe, **values)
     except TypeError as error:
         raise ConfigError(f"a recipe that cannot be read: {error}") from error
     return replace(task, recipe=recipe)  # type: ignore[type-var]
@@ -229,6 +239,8 @@ def _run_epoch(
     history.loss.append(losses.item() / workers.steps)
     history.bytes_per_step.append(sum(sent) / len(sent) / workers.steps)
     history.busiest_bytes_per_step.append(max(sent) / workers.steps)
+    rounds = (after.rounds - before.rounds) / workers.steps
+    history.rounds_per_step.append(rounds)
     history.residual_norm.append(sum(after.residual) / len(after.residual))
     history.checksum.append(checksum(workers.model))
     history.metric.append(workers.evaluate())
@@ -346,6 +358,3 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
             for line in file:
                 if line.strip():
                     yield json.loads(line)
-
-
-Tell = Callable[[str], None]

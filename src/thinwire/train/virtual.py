@@ -11,6 +11,7 @@ wait until it calls them to a reduction.
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -65,6 +66,7 @@ class Virtual:
     """Workers for `thinwire.train.run`; `run` gives them their threads."""
 
     leads = True
+    seconds_reducing = 0.0  # in the last step
 
     def __init__(
         self,
@@ -98,11 +100,19 @@ class Virtual:
     def backward(self, epoch: int, step: int) -> Tensor:
         batches = [self._batch(rank, epoch, step) for rank in range(self.ranks)]
         losses, sparse = self._gradients(epoch, step, batches)
+        began = time.perf_counter()
         means = self._reduction.reduce_(sparse)
+        self.seconds_reducing = time.perf_counter() - began
         named = dict(self.model.named_parameters()) if means else {}
         for name, mean in means.items():
             named[name].grad = mean
         return losses.mean()
+
+    @property
+    def how(self) -> str:
+        """How gradients are computed and reduced, for people."""
+        computed = "eagerly" if self._captured is None else "in a CUDA graph"
+        return f"computed {computed}, reduced {self._reduction.where}"
 
     def evaluate(self) -> float:
         return self._data.evaluate(self.model)
@@ -194,6 +204,8 @@ class Virtual:
 class Averaging:
     """Methods that work on all rows at once: the dense mean, and PowerSGD."""
 
+    where = "as one matrix"
+
     def __init__(self, replicas: Replicas, method: PowerSGD | None) -> None:
         self._rows = replicas.rows
         self._low_rank = (
@@ -201,6 +213,7 @@ class Averaging:
         )
         self._dense = 2 if method is None else method.dense
         self._sent = 0.0
+        self._rounds = 0.0
         self._steps = 0
 
     def run(self, body: Callable[[], Result]) -> Result:
@@ -213,14 +226,15 @@ class Averaging:
 
     def reduce_(self, sparse: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
         self._steps += 1
-        whole = ring_all_reduce(4 * self._rows.shape[1], len(self._rows)).nbytes
+        cost = ring_all_reduce(4 * self._rows.shape[1], len(self._rows))
         if self._low_rank is None:
             self._rows[0].copy_(self._rows.mean(0))
-            self._sent += whole
         else:
             self._low_rank.reduce_(self._rows)
-            dense = self._steps <= self._dense
-            self._sent += whole if dense else self._low_rank.cost().nbytes
+            if self._steps > self._dense:
+                cost = self._low_rank.cost()
+        self._sent += cost.nbytes
+        self._rounds += cost.rounds
         return {}
 
     def set_density(self, density: float) -> None:
@@ -229,7 +243,7 @@ class Averaging:
     def vitals(self) -> Vitals:
         ranks = len(self._rows)
         kept = [0.0] * ranks if self._low_rank is None else self._low_rank.norms()
-        return Vitals((self._sent,) * ranks, tuple(kept))
+        return Vitals((self._sent,) * ranks, tuple(kept), self._rounds)
 
     def check(self) -> None:
         return None
@@ -288,6 +302,11 @@ class Rank:
         here = 0 if self.group is None else self.group.traffic.sent
         return self.sent_before + here
 
+    @property
+    def rounds(self) -> float:
+        """Rounds since this process began."""
+        return 0.0 if self.group is None else float(self.group.traffic.rounds)
+
 
 class Simulated:
     """Ranks that reduce their rows over the simulated group, each in its thread."""
@@ -320,6 +339,7 @@ class Simulated:
         ]
         for rank in self._ranks:
             _ = rank.units.states
+        self.where = f"on {self._device.type} by {place.ranks} ranks"
         self._call: Callable[[], None] | None = None
         self._sparse: Sequence[Sequence[Tensor]] = ()
         self._over = False
@@ -376,6 +396,7 @@ class Simulated:
                 ** 0.5
                 for rank in self._ranks
             ),
+            self._ranks[0].rounds,
         )
 
     def check(self) -> None:
