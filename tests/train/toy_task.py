@@ -9,6 +9,17 @@ from torch.nn import functional
 from thinwire.train.task import Recipe
 
 WIDTH = 24
+RECIPE = Recipe(
+    epochs=2,
+    batch=16,
+    learning_rate=0.05,
+    momentum=0.9,
+    nesterov=True,
+    clip=5.0,
+    schedule="cosine",
+    warmup_epochs=0.5,
+    densities=(0.2,),
+)
 
 
 class Net(nn.Module):
@@ -62,17 +73,7 @@ class ToyData:
 @dataclass(frozen=True)
 class Toy:
     sparse: bool = False
-    recipe: Recipe = Recipe(
-        epochs=2,
-        batch=16,
-        learning_rate=0.05,
-        momentum=0.9,
-        nesterov=True,
-        clip=5.0,
-        schedule="cosine",
-        warmup_epochs=0.5,
-        densities=(0.2,),
-    )
+    recipe: Recipe = RECIPE
     name = "toy"
     metric = "accuracy, %"
     higher_is_better = True

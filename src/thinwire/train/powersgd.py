@@ -72,7 +72,7 @@ class LowRank:
         mean = rows.mean(0)
         self._compress_(mean)
         torch.sub(rows, mean, out=self._error)
-        self._forget_plain(rows, mean)
+        self._forget_plain()
         rows[0].copy_(mean)
 
     def cost(self) -> Cost:
@@ -85,7 +85,8 @@ class LowRank:
 
     def norms(self) -> list[float]:
         """How much each worker remembers."""
-        return torch.linalg.vector_norm(self._error, dim=1).tolist()
+        norms: list[float] = torch.linalg.vector_norm(self._error, dim=1).tolist()
+        return norms
 
     def state_dict(self) -> dict[str, Any]:
         return {"error": self._error, "qs": self._qs, "step": self._step}
@@ -109,15 +110,16 @@ class LowRank:
 
     def _random_qs(self, device: torch.device) -> list[Tensor]:
         # The hook's own random numbers, so that the two can be compared.
-        seed = int(np.random.RandomState(self._method.seed).randint(1_000_000_000))  # noqa: NPY002
+        seed = int(np.random.RandomState(self._method.seed).randint(1_000_000_000))
         generator = torch.Generator().manual_seed(seed)
         return [
-            torch.randn(width, min(h, width, self._method.rank), generator=generator)
-            .to(device)
+            torch.randn(
+                width, min(h, width, self._method.rank), generator=generator
+            ).to(device)
             for _, h, width in self._matrices
         ]
 
-    def _forget_plain(self, rows: Tensor, mean: Tensor) -> None:
+    def _forget_plain(self) -> None:
         """What was sent as it is was delivered: nothing of it is owed."""
         start = 0
         for offset, height, width in sorted(self._matrices):
@@ -139,7 +141,8 @@ def _is_compressed(height: int, width: int, rank: int) -> bool:
 def _orthogonal(matrix: Tensor) -> Tensor:
     """Columns made orthonormal, as the hook does it."""
     if matrix.shape[1] > _GRAM_SCHMIDT_UP_TO:
-        return torch.linalg.qr(matrix).Q
+        basis: Tensor = torch.linalg.qr(matrix).Q
+        return basis
     columns: list[Tensor] = []
     for column in matrix.unbind(1):
         for done in columns:

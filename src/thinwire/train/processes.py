@@ -29,9 +29,9 @@ class Processes:
         self,
         model: nn.Module,
         data: Data,
+        *,
         reducer: Pipeline | PowerSGD,
         sparse: RowCollective,
-        *,
         seed: int = 0,
     ) -> None:
         self.model = model
@@ -84,8 +84,9 @@ class Processes:
             metrics = self._state.metrics()
             sent = self._sent_before + metrics["bytes_sent"]
             mine = (sent, metrics["residual_norm"], metrics["rounds"])
-        sent, kept, rounds = zip(*_gathered(mine), strict=True)
-        return Vitals(sent, kept, rounds[0])
+        held = zip(*_gathered(mine), strict=True)
+        every_sent, every_kept, rounds = held
+        return Vitals(every_sent, every_kept, rounds[0])
 
     def check_replicas(self) -> None:
         sums = _gathered(checksum(self.model))

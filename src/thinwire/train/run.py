@@ -21,9 +21,10 @@ from torch import nn
 from thinwire.errors import ConfigError
 from thinwire.reducers import Pipeline
 from thinwire.train.processes import Processes, dense_bytes
+from thinwire.train.ranks import Place
 from thinwire.train.reduction import Reduction
 from thinwire.train.task import Recipe, Task
-from thinwire.train.virtual import Place, Virtual
+from thinwire.train.virtual import Virtual
 from thinwire.train.workers import Workers, checksum
 from thinwire.version import __version__
 
@@ -135,8 +136,8 @@ def virtual(
         _model(task, spec.seed, device),
         task.data(device),
         Place(spec.workers, spec.seed, reduce_on),
-        spec.reduction.reducer(task.recipe, spec.workers, spec.seed),
-        spec.reduction.rows(),
+        reducer=spec.reduction.reducer(task.recipe, spec.workers, spec.seed),
+        sparse=spec.reduction.rows(),
     )
     return workers, spec.reduction.optimizer(task.recipe, workers.model)
 
@@ -156,8 +157,8 @@ def run_processes(
     workers = Processes(
         _model(task, spec.seed, device),
         task.data(device),
-        spec.reduction.reducer(task.recipe, ranks, spec.seed),
-        spec.reduction.rows(),
+        reducer=spec.reduction.reducer(task.recipe, ranks, spec.seed),
+        sparse=spec.reduction.rows(),
         seed=spec.seed,
     )
     return _train(task, spec, workers, log or Silent(), limits or Limits())
@@ -172,7 +173,9 @@ def _with_recipe(task: Task, changes: Mapping[str, Any]) -> Task:
     if not changes:
         return task
     # JSON has no tuples.
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
+    values: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()
+    }
     try:
         recipe = replace(task.recipe, **values)
     except TypeError as error:
