@@ -1,4 +1,4 @@
-"""Does training with every method arrive where dense training does?
+"""Training with every method: does it arrive where dense training does.
 
     python benchmarks/convergence.py --data DATA --minutes 9 --at-once 14
     python benchmarks/convergence.py --write docs/results.md
@@ -6,9 +6,9 @@
 The first runs what is missing in benchmarks/convergence.jsonl, in the order of the
 matrix, several runs at once on one device, until the time is up. A run that is not
 finished goes on from its checkpoint the next time. DATA holds a folder per data set:
-cifar10, wikitext-2, ratings (or as --folders says). The second writes what was measured.
+cifar10, wikitext-2, ratings (or as --folders says). The second writes the page.
 
-`--probe 30` times 30 steps of every chosen run instead, all at once, and writes nothing.
+`--probe 30` times 30 steps of every chosen run instead, all at once; nothing is kept.
 `--merge FILE` takes over results that were measured elsewhere (`--out`).
 """
 
@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "src"))
 
 from thinwire.train.reduction import Reduction
-from thinwire.train.run import Spec, append, read
+from thinwire.train.run import append, read
+from thinwire.train.spec import Spec
 
 RESULTS = HERE / "convergence.jsonl"
 RESNET, LSTM, NCF = "resnet20-cifar10", "lstm-wikitext2", "ncf-ratings"
@@ -64,44 +65,49 @@ def matrix(recipes: dict[str, dict]) -> list[Run]:
     )
 
 
+Maker = Callable[..., Run]
+
+
 def _runs(task: str, recipe: dict) -> Iterator[Run]:
-    def run(stage: int, label: str, reduction: Reduction, seed: int = 0) -> Run:
-        workers = WORKERS[task]
+    def make(stage: int, label: str, seed: int = 0, **reduction) -> Run:
         spec = Spec(
-            task=task, reduction=reduction, workers=workers, seed=seed, recipe=recipe
+            task=task,
+            reduction=Reduction(**reduction),
+            workers=WORKERS[task],
+            seed=seed,
+            recipe=recipe,
         )
         return Run(stage, label, spec)
 
     if task == NCF:
-        yield from _recommendation(run)
-        return
-    # How momentum (or, without one, clipping) meets what waits in a residual.
-    kept = {"": {}}
-    kept |= (
-        {", momentum before selection": {"feedback": "momentum"}}
-        if task == RESNET
-        else {", clipped by each worker": {"clip_locally": True}}
-    )
+        yield from _recommendation(make)
+    elif task == RESNET:
+        # How momentum meets what waits in a residual.
+        yield from _selections(
+            make, {"": {}, ", momentum before selection": {"feedback": "momentum"}}
+        )
+    else:
+        # There is no momentum; how clipping meets what waits in a residual.
+        yield from _selections(
+            make, {"": {}, ", clipped by each worker": {"clip_locally": True}}
+        )
+
+
+def _selections(make: Maker, kept: dict[str, dict]) -> Iterator[Run]:
     for seed in (0, 1):
-        yield run(1, "dense", Reduction(), seed)
+        yield make(1, "dense", seed)
         for method in ("topk", "spardl", "gtopk"):
             for note, more in kept.items():
-                reduction = Reduction(method=method, density=0.01, **more)
-                yield run(1, f"{method} 1 %{note}", reduction, seed)
-    note, better = list(kept.items())[-1]
+                yield make(1, f"{method} 1 %{note}", seed, method=method, **more)
+    note, more = list(kept.items())[-1]
     for label, changes in _others().items():
-        more = {} if changes["method"] == "powersgd" else better
-        name = label if changes["method"] == "powersgd" else f"{label}{note}"
-        yield run(2, name, Reduction(**changes, **more))
-    for method in ("topk", "spardl", "gtopk", "gs-sgd"):
-        for words, more in kept.items():
-            reduction = Reduction(method=method, density=0.001, **more)
-            yield run(3, f"{method} 0.1 %{words}", reduction)
+        yield make(2, f"{label}{note}", **changes, **more)
     for rank in (2, 4):
         options = {"rank": rank}
-        yield run(
-            4, f"PowerSGD rank {rank}", Reduction(method="powersgd", options=options), 1
-        )
+        yield make(2, f"PowerSGD rank {rank}", method="powersgd", options=options)
+    for method in ("topk", "spardl", "gtopk", "gs-sgd"):
+        for note, more in kept.items():
+            yield make(3, f"{method} 0.1 %{note}", method=method, density=0.001, **more)
 
 
 def _others() -> dict[str, dict]:
@@ -123,24 +129,18 @@ def _others() -> dict[str, dict]:
             f"deepreduce 1 %, {name}": {"method": "deepreduce", "options": options}
             for name, options in deepreduce.items()
         },
-        **{
-            f"PowerSGD rank {rank}": {"method": "powersgd", "options": {"rank": rank}}
-            for rank in (2, 4)
-        },
     }
 
 
-def _recommendation(run) -> Iterator[Run]:
+def _recommendation(make: Maker) -> Iterator[Run]:
     """Sparse embeddings, which are delivered whole; the rest of the model is small."""
     for seed in (0, 1):
-        yield run(1, "dense, rows gathered", Reduction(), seed)
-        yield run(
-            1, "spardl 1 %, rows by S2", Reduction(method="spardl", sparse="s2"), seed
-        )
-    yield run(2, "dense, rows by S2", Reduction(sparse="s2"))
-    yield run(2, "dense, rows by union", Reduction(sparse="union"))
-    yield run(2, "topk 1 %, rows gathered", Reduction(method="topk"))
-    yield run(2, "gtopk 1 %, rows gathered", Reduction(method="gtopk"))
+        yield make(1, "dense, rows gathered", seed)
+        yield make(1, "spardl 1 %, rows by S2", seed, method="spardl", sparse="s2")
+    yield make(2, "dense, rows by S2", sparse="s2")
+    yield make(2, "dense, rows by union", sparse="union")
+    yield make(2, "topk 1 %, rows gathered", method="topk")
+    yield make(2, "gtopk 1 %, rows gathered", method="gtopk")
 
 
 def chosen(arguments: argparse.Namespace) -> list[Run]:

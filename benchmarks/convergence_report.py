@@ -167,10 +167,12 @@ def _svg(runs: Sequence[Any], by_key: dict[str, dict[str, Any]]) -> str:
         f'<text x="60" y="{height + 50}">epochs 1 to {longest}; {first["metric_name"]}'
         "</text>"
     )
-    frame = f'<rect x="60" y="20" width="{width}" height="{height}" fill="none" stroke="#999"/>'
+    box = f'x="60" y="20" width="{width}" height="{height}"'
+    frame = f'<rect {box} fill="none" stroke="#999"/>'
     tall = max(height + 70, 50 + 15 * len(curves))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="1100" height="{tall}" '
         'font-family="sans-serif" font-size="12">'
-        f'<rect width="100%" height="100%" fill="white"/>{frame}{"".join(lines)}</svg>\n'
+        f'<rect width="100%" height="100%" fill="white"/>{frame}'
+        f"{''.join(lines)}</svg>\n"
     )

@@ -8,7 +8,8 @@ from toy_task import Toy, in_process
 
 from thinwire.errors import ConfigError
 from thinwire.train.reduction import Reduction
-from thinwire.train.run import Limits, Spec, run_virtual
+from thinwire.train.run import Limits, run_virtual
+from thinwire.train.spec import Spec
 from workers import pool
 
 CPU = torch.device("cpu")

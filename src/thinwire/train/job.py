@@ -18,6 +18,7 @@ import torch
 
 from thinwire.errors import ConfigError
 from thinwire.train import launched, run, tasks
+from thinwire.train.spec import Spec
 from thinwire.train.virtual import Virtual
 
 _WARM = 5  # steps that compile and capture: not timed
@@ -51,7 +52,7 @@ class Job:
 
     def work(self, began: float) -> str:
         """Do it; what came of it, in a line. `began` is on the monotonic clock."""
-        spec = run.Spec.of(self.spec)
+        spec = Spec.of(self.spec)
         data = None if self.data is None else Path(self.data)
         task = tasks.task(spec.task, data, verify=self.verify)
         device = launched.device_of(self.device)
@@ -88,7 +89,7 @@ class Job:
                 Path(self.checkpoint).unlink(missing_ok=True)
         return f"finished: {result['metric_name']} {result['result']:.2f}"
 
-    def _timed(self, task: Any, spec: run.Spec, device: torch.device) -> str:
+    def _timed(self, task: Any, spec: Spec, device: torch.device) -> str:
         """Milliseconds of a step, and of its reduction."""
         workers, optimizer = run.virtual(task, spec, device, self.reduce_on)
         steps, reductions = workers.run(
@@ -103,7 +104,7 @@ class Job:
 class Lines:
     """A line for every epoch."""
 
-    def begin(self, spec: run.Spec, steps: int, done: int) -> None:
+    def begin(self, spec: Spec, steps: int, done: int) -> None:
         print(f"{spec.key}: {done} of {steps} steps are done", flush=True)  # noqa: T201
 
     def step(self, number: int) -> None: ...

@@ -20,6 +20,7 @@ from thinwire.layout import Layout
 
 _LEAST_RATE = 2  # a matrix that is not compressed by more is sent as it is
 _GRAM_SCHMIDT_UP_TO = 2
+_LEAST_DENSE = 2  # steps until DDP has settled its buckets
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class PowerSGD:
     def __post_init__(self) -> None:
         if self.rank < 1:
             raise ConfigError(f"rank is {self.rank}: give at least 1, for example 2")
-        if self.dense < 2:
+        if self.dense < _LEAST_DENSE:
             raise ConfigError(
                 f"dense is {self.dense}: PowerSGD with error feedback starts after at "
                 "least 2 dense steps, when DDP has settled its buckets"
@@ -145,7 +146,8 @@ def _orthogonal(matrix: Tensor) -> Tensor:
         return basis
     columns: list[Tensor] = []
     for column in matrix.unbind(1):
+        rest = column
         for done in columns:
-            column = column - (done * column).sum() * done
-        columns.append(column / torch.linalg.vector_norm(column))
+            rest = rest - (done * rest).sum() * done
+        columns.append(rest / torch.linalg.vector_norm(rest))
     return torch.stack(columns, 1)
