@@ -23,14 +23,14 @@ RECIPE = Recipe(
 
 
 class Net(nn.Module):
-    def __init__(self, *, sparse: bool) -> None:
+    def __init__(self, *, sparse: bool, dropout: float) -> None:
         super().__init__()
         self.table = nn.Embedding(50, WIDTH, sparse=sparse)
         self.body = nn.Sequential(
             nn.Linear(WIDTH, 64),
             nn.BatchNorm1d(64),
             nn.ReLU(),
-            nn.Dropout(0.25),
+            nn.Dropout(dropout),
             nn.Linear(64, 64),
             nn.ReLU(),
             nn.Linear(64, 5),
@@ -73,13 +73,14 @@ class ToyData:
 @dataclass(frozen=True)
 class Toy:
     sparse: bool = False
+    dropout: float = 0.25
     recipe: Recipe = RECIPE
     name = "toy"
     metric = "accuracy, %"
     higher_is_better = True
 
     def model(self):
-        return Net(sparse=self.sparse)
+        return Net(sparse=self.sparse, dropout=self.dropout)
 
     def data(self, device):
         return ToyData(self.recipe.batch, device)
