@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 from toy_task import Toy, in_process
-from workers import pool
 
 from thinwire.errors import ConfigError
 from thinwire.train.reduction import Reduction
-from thinwire.train.run import Limits, Spec, run_virtual
+from thinwire.train.run import Limits, run_virtual
+from thinwire.train.spec import Spec
+from workers import pool
 
 CPU = torch.device("cpu")
 

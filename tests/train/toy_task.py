@@ -9,17 +9,28 @@ from torch.nn import functional
 from thinwire.train.task import Recipe
 
 WIDTH = 24
+RECIPE = Recipe(
+    epochs=2,
+    batch=16,
+    learning_rate=0.05,
+    momentum=0.9,
+    nesterov=True,
+    clip=5.0,
+    schedule="cosine",
+    warmup_epochs=0.5,
+    densities=(0.2,),
+)
 
 
 class Net(nn.Module):
-    def __init__(self, *, sparse: bool) -> None:
+    def __init__(self, *, sparse: bool, dropout: float) -> None:
         super().__init__()
         self.table = nn.Embedding(50, WIDTH, sparse=sparse)
         self.body = nn.Sequential(
             nn.Linear(WIDTH, 64),
             nn.BatchNorm1d(64),
             nn.ReLU(),
-            nn.Dropout(0.25),
+            nn.Dropout(dropout),
             nn.Linear(64, 64),
             nn.ReLU(),
             nn.Linear(64, 5),
@@ -62,23 +73,14 @@ class ToyData:
 @dataclass(frozen=True)
 class Toy:
     sparse: bool = False
-    recipe: Recipe = Recipe(
-        epochs=2,
-        batch=16,
-        learning_rate=0.05,
-        momentum=0.9,
-        nesterov=True,
-        clip=5.0,
-        schedule="cosine",
-        warmup_epochs=0.5,
-        densities=(0.2,),
-    )
+    dropout: float = 0.25
+    recipe: Recipe = RECIPE
     name = "toy"
     metric = "accuracy, %"
     higher_is_better = True
 
     def model(self):
-        return Net(sparse=self.sparse)
+        return Net(sparse=self.sparse, dropout=self.dropout)
 
     def data(self, device):
         return ToyData(self.recipe.batch, device)

@@ -49,7 +49,9 @@ class Captured:
 
     def _capture(self) -> None:
         """Warm up beside the main stream, as capture demands, then record."""
-        buffers = [b.clone() for model in self._replicas.models for b in model.buffers()]
+        buffers = [
+            b.clone() for model in self._replicas.models for b in model.buffers()
+        ]
         carries = pytree.tree_map(_cloned, self._carries)
         beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         beside.wait_stream(torch.cuda.current_stream())

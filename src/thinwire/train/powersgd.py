@@ -20,6 +20,7 @@ from thinwire.layout import Layout
 
 _LEAST_RATE = 2  # a matrix that is not compressed by more is sent as it is
 _GRAM_SCHMIDT_UP_TO = 2
+_LEAST_DENSE = 2  # steps until DDP has settled its buckets
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class PowerSGD:
     def __post_init__(self) -> None:
         if self.rank < 1:
             raise ConfigError(f"rank is {self.rank}: give at least 1, for example 2")
-        if self.dense < 2:
+        if self.dense < _LEAST_DENSE:
             raise ConfigError(
                 f"dense is {self.dense}: PowerSGD with error feedback starts after at "
                 "least 2 dense steps, when DDP has settled its buckets"
@@ -72,7 +73,7 @@ class LowRank:
         mean = rows.mean(0)
         self._compress_(mean)
         torch.sub(rows, mean, out=self._error)
-        self._forget_plain(rows, mean)
+        self._forget_plain()
         rows[0].copy_(mean)
 
     def cost(self) -> Cost:
@@ -85,7 +86,8 @@ class LowRank:
 
     def norms(self) -> list[float]:
         """How much each worker remembers."""
-        return torch.linalg.vector_norm(self._error, dim=1).tolist()
+        norms: list[float] = torch.linalg.vector_norm(self._error, dim=1).tolist()
+        return norms
 
     def state_dict(self) -> dict[str, Any]:
         return {"error": self._error, "qs": self._qs, "step": self._step}
@@ -109,15 +111,16 @@ class LowRank:
 
     def _random_qs(self, device: torch.device) -> list[Tensor]:
         # The hook's own random numbers, so that the two can be compared.
-        seed = int(np.random.RandomState(self._method.seed).randint(1_000_000_000))  # noqa: NPY002
+        seed = int(np.random.RandomState(self._method.seed).randint(1_000_000_000))
         generator = torch.Generator().manual_seed(seed)
         return [
-            torch.randn(width, min(h, width, self._method.rank), generator=generator)
-            .to(device)
+            torch.randn(
+                width, min(h, width, self._method.rank), generator=generator
+            ).to(device)
             for _, h, width in self._matrices
         ]
 
-    def _forget_plain(self, rows: Tensor, mean: Tensor) -> None:
+    def _forget_plain(self) -> None:
         """What was sent as it is was delivered: nothing of it is owed."""
         start = 0
         for offset, height, width in sorted(self._matrices):
@@ -139,10 +142,12 @@ def _is_compressed(height: int, width: int, rank: int) -> bool:
 def _orthogonal(matrix: Tensor) -> Tensor:
     """Columns made orthonormal, as the hook does it."""
     if matrix.shape[1] > _GRAM_SCHMIDT_UP_TO:
-        return torch.linalg.qr(matrix).Q
+        basis: Tensor = torch.linalg.qr(matrix).Q
+        return basis
     columns: list[Tensor] = []
     for column in matrix.unbind(1):
+        rest = column
         for done in columns:
-            column = column - (done * column).sum() * done
-        columns.append(column / torch.linalg.vector_norm(column))
+            rest = rest - (done * rest).sum() * done
+        columns.append(rest / torch.linalg.vector_norm(rest))
     return torch.stack(columns, 1)

@@ -29,9 +29,9 @@ class Processes:
         self,
         model: nn.Module,
         data: Data,
+        *,
         reducer: Pipeline | PowerSGD,
         sparse: RowCollective,
-        *,
         seed: int = 0,
     ) -> None:
         self.model = model
@@ -79,13 +79,14 @@ class Processes:
             self._state.density = density
 
     def vitals(self) -> Vitals:
-        mine = (0.0, 0.0)
+        mine = (0.0, 0.0, 0.0)
         if self._state is not None:
             metrics = self._state.metrics()
             sent = self._sent_before + metrics["bytes_sent"]
-            mine = (sent, metrics["residual_norm"])
-        held = _gathered(mine)
-        return Vitals(tuple(sent for sent, _ in held), tuple(kept for _, kept in held))
+            mine = (sent, metrics["residual_norm"], metrics["rounds"])
+        held = zip(*_gathered(mine), strict=True)
+        every_sent, every_kept, rounds = held
+        return Vitals(every_sent, every_kept, rounds[0])
 
     def check_replicas(self) -> None:
         sums = _gathered(checksum(self.model))

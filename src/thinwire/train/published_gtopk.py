@@ -2,8 +2,8 @@
 
 A value that a merge drops is given back to the rank it came from only if its index is
 missing from the final list. What was dropped on one branch while its index arrived on
-another is in nobody's residual and in no total: it is lost. `thinwire.collectives.GTopK`
-keeps it. Never use this for anything but to show the difference.
+another is in nobody's residual and in no total: it is lost. `collectives.GTopK` keeps
+it. Never use this for anything but to show the difference.
 """
 
 from dataclasses import dataclass

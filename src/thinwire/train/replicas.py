@@ -16,8 +16,6 @@ from thinwire.hooks.inspection import sparse_names
 from thinwire.layout import Layout
 from thinwire.train.task import Batch, Carry, Data
 
-_PLACES = 2**31 - 1
-
 
 class Replicas:
     """Workers that compute their gradients from the same weights."""
@@ -56,7 +54,7 @@ class Replicas:
         if first:
             with torch.no_grad():
                 for theirs in others:
-                    torch._foreach_copy_(theirs, first)  # type: ignore[attr-defined] # noqa: SLF001
+                    torch._foreach_copy_(theirs, first)
 
     def backward(
         self, rank: int, batch: Batch, carry: Carry
@@ -69,7 +67,7 @@ class Replicas:
         found = torch.autograd.grad(loss, self._leaves[rank])
         views = self._views[rank]
         with torch.no_grad():
-            torch._foreach_copy_(views, list(found[: len(views)]))  # type: ignore[attr-defined] # noqa: SLF001
+            torch._foreach_copy_(views, list(found[: len(views)]))
         return loss.detach(), carry, list(found[len(views) :])
 
 
@@ -102,8 +100,8 @@ def arrival_order(
     order: list[str] = []
     for name, parameter in trial.named_parameters():
         if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(
-                lambda _, name=name: order.append(name)  # type: ignore[misc]
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda _, name=name: order.append(name)
             )
     devices = [batch[0].device] if batch and batch[0].is_cuda else []
     with torch.random.fork_rng(devices=devices):

@@ -10,10 +10,14 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What every rank has sent so far, and how much it remembers, in order of rank."""
+    """What every rank has sent so far, and how much it remembers, in order of rank.
+
+    `rounds` are the leader's.
+    """
 
     sent: tuple[float, ...]
     residual: tuple[float, ...]
+    rounds: float = 0.0
 
 
 class Workers(Protocol):
