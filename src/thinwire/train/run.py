@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from thinwire.errors import ConfigError
+from thinwire.hooks.inspection import sparse_names
 from thinwire.reducers import Pipeline
 from thinwire.train.keeper import History, Keeper
 from thinwire.train.processes import Processes, dense_bytes
@@ -234,7 +235,9 @@ def _result(
         "parameters": size,
         "resolved_recipe": asdict(task.recipe),
         "history": asdict(history),
-        "card_bytes_per_step": _card(task.recipe, spec, size),
+        "card_bytes_per_step": None
+        if sparse_names(workers.model)  # how many rows, no card can know
+        else _card(task.recipe, spec, size),
         "dense_bytes_per_step": dense_bytes(workers.model, workers.ranks),
         "seconds": sum(history.seconds),
         "workers_are": "virtual" if isinstance(workers, Virtual) else "processes",
