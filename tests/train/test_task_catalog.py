@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import tiny_data
@@ -68,6 +69,7 @@ def test_tasks_need_neither_numba_nor_the_command_line(tmp_path):
     tiny_data.fashion(tmp_path)
     code = f"""
 import sys
+from pathlib import Path
 for name in ("numba", "torchvision", "PIL", "typer", "rich"):
     sys.modules[name] = None
 import torch
@@ -82,3 +84,12 @@ print(data.loss(some.model(), batch, None)[0].item() > 0)
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout == "True\n"
+
+
+def test_the_documents_list_every_task_and_source():
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    for name, entry in TASKS.items():
+        assert f"| `{name}` |" in text
+        for word in entry.source.home.split() if entry.source else []:
+            if word.startswith("https://"):
+                assert word in text

@@ -91,11 +91,12 @@ def wikitext(folder: Path, *, tokens: bool = False, words: int = 900) -> Path:
     return folder
 
 
-def rating_rows(users: int = 12, items: int = 130, each: int = 7) -> list[list[int]]:
-    """User u rates items that are its own; the newest one is item u."""
+def rating_rows(users: int = 25, items: int = 45, each: int = 21) -> list[list[int]]:
+    """Every user's newest rating is of the item of the user's number."""
     rows = []
     for user in range(users):
-        others = RNG.choice(np.arange(users, items), each - 1, replace=False)
+        others = np.delete(np.arange(items), user)
+        others = RNG.choice(others, each - 1, replace=False)
         rows += [[user + 1, int(i) + 1000, 5, 100 + at] for at, i in enumerate(others)]
         rows.append([user + 1, user + 1000, 9, 999])
     return [rows[i] for i in RNG.permutation(len(rows))]

@@ -17,6 +17,7 @@ from thinwire.collectives.collective import check_density
 from thinwire.errors import ConfigError
 from thinwire.train import launched, run, tasks
 from thinwire.train.reduction import COMPARED, Reduction
+from thinwire.train.spec import Spec
 from thinwire.train.task import Task
 from thinwire.train.tensorboard import TensorBoard
 
@@ -28,7 +29,7 @@ class Plan:
     """A run that has been checked, and where it takes place."""
 
     task: Task
-    spec: run.Spec
+    spec: Spec
     device: str = "auto"
     out: Path | None = None
     resume: bool = False
@@ -204,7 +205,7 @@ def command(  # noqa: PLR0913 - the options are the interface
     }
     recipe = {name: value for name, value in changes.items() if value is not None}
     chosen = tasks.task(task, data, verify=not unverified, **recipe)
-    spec = run.Spec(
+    spec = Spec(
         task=task,
         reduction=reduction,
         workers=worker_count(workers, virtual=virtual),
@@ -280,7 +281,7 @@ def parsed_densities(text: str | None) -> tuple[float, ...] | None:
         ) from error
 
 
-def check(task: Task, spec: run.Spec) -> None:
+def check(task: Task, spec: Spec) -> None:
     """Refuse what cannot be run before anything is loaded."""
     check_density(spec.reduction.density)
     known = (*catalog.METHODS, *COMPARED)

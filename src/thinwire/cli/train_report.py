@@ -18,7 +18,8 @@ from rich.table import Table
 
 from thinwire.cli import formatting
 from thinwire.cli.methods import LINKS
-from thinwire.train.run import Log, Spec
+from thinwire.train.run import Log
+from thinwire.train.spec import Spec
 from thinwire.train.task import Task
 
 _LINK = "1 Gbit/s"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from thinwire.errors import ConfigError
-from thinwire.train.run import Spec
+from thinwire.train.spec import Spec
 
 
 class TensorBoard:

@@ -54,7 +54,9 @@ _TRANSFORMER = Recipe(
     schedule="cosine",
     warmup_epochs=1,
 )
-_NCF = Recipe(epochs=8, batch=512, learning_rate=0.05, optimizer="adagrad")
+_NCF = Recipe(
+    epochs=8, batch=256, learning_rate=0.03, schedule="linear", optimizer="adagrad"
+)
 _CHARACTERS = Recipe(epochs=1, batch=8, learning_rate=0.5, momentum=0.5, clip=1.0)
 
 

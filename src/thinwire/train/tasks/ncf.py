@@ -13,7 +13,7 @@ _SPREAD = 0.05
 class NCF(nn.Module):
     """Users and items in, logits out; gradients of the two tables are sparse."""
 
-    def __init__(self, users: int, items: int, *, factors: int = 32) -> None:
+    def __init__(self, users: int, items: int, *, factors: int = 16) -> None:
         super().__init__()
         self.factors = factors
         self.users = nn.Embedding(users, 2 * factors, sparse=True)

@@ -1,6 +1,6 @@
 """A small word-level transformer: the demo's blocks, input and output in one table.
 
-With 33,278 words, width 256 and four blocks: 11,719,934 parameters.
+With 33,278 words, width 256 and four blocks: 11,724,286 parameters.
 """
 
 import torch
