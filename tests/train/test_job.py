@@ -26,7 +26,7 @@ def write(tmp_path, monkeypatch):
 
 def test_a_finished_job_adds_a_line(write, tmp_path, capsys):
     assert main([str(write(checkpoint=str(tmp_path / "c.pt")))]) == 0
-    assert "finished: accuracy" in capsys.readouterr().out
+    assert "finished: held-out loss" in capsys.readouterr().out
     (result,) = run.read(tmp_path / "all.jsonl")
     assert result["reduction"]["method"] == "topk"
     assert len(result["history"]["metric"]) == 2
