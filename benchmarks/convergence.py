@@ -199,6 +199,7 @@ def _start(
         "seconds": left - 10,
         "device": arguments.device,
         "reduce_on": arguments.reduce_on,
+        "capture": not arguments.eager,
         "verify": False,
         "probe": arguments.probe,
     }
@@ -297,6 +298,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--stagger", type=float, default=0.0, help="seconds")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--reduce-on", default="auto")
+    parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
     parser.add_argument("--mps", action="store_true", help="try NVIDIA's MPS")
     parser.add_argument("--probe", type=int, default=0, help="steps to time")
     parser.add_argument("--out", type=Path, help="where results go instead")

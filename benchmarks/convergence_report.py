@@ -36,8 +36,8 @@ COLOURS = [
 INTRODUCTION = """# Results
 
 Does training with every method arrive where dense training does? Virtual workers on one
-device (`docs/training.md` says why that is the same arithmetic as real processes), one
-optimizer step per reduction. This page is written by
+device: the collectives, codecs and residuals of real processes, whose parameters they
+arrive at (`tests/train/test_virtual.py`). This page is written by
 
     python benchmarks/convergence.py --write docs/results.md
 

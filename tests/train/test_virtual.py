@@ -46,6 +46,7 @@ def test_same_parameters_to_the_bit(name, ranks):
     virtual, real = both(Toy(), spec_of(EXACT[name], ranks))
     for each in real:
         assert each["history"]["checksum"] == virtual["history"]["checksum"]
+    # The held-out loss is also that of rank 0's buffers.
     for figure in ("metric", "bytes_per_step", "residual_norm"):
         assert real[0]["history"][figure] == pytest.approx(virtual["history"][figure])
 

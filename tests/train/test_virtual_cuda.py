@@ -4,7 +4,7 @@ import pytest
 import torch
 from toy_task import Toy
 
-from thinwire.train.ranks import Place
+from thinwire.train.ranks import Place, Way
 from thinwire.train.reduction import Reduction
 from thinwire.train.run import Spec, run_virtual
 from thinwire.train.virtual import Virtual
@@ -19,7 +19,7 @@ def losses(*, capture, reduce_on="device", dropout=0.0):
     workers = Virtual(
         task.model().to(CUDA),
         task.data(CUDA),
-        Place(4, reduce_on=reduce_on, capture=capture),
+        Place(4, way=Way(reduce_on, capture)),
         reducer=reduction.reducer(task.recipe, 4, 0),
         sparse=reduction.rows(),
     )

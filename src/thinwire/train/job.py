@@ -18,6 +18,7 @@ import torch
 
 from thinwire.errors import ConfigError
 from thinwire.train import launched, run, tasks
+from thinwire.train.ranks import Way
 from thinwire.train.spec import Spec
 from thinwire.train.virtual import Virtual
 
@@ -39,6 +40,7 @@ class Job:
     seconds: float = float("inf")
     device: str = "auto"
     reduce_on: str = "auto"
+    capture: bool = True
     verify: bool = True
     probe: int = 0
 
@@ -73,7 +75,7 @@ class Job:
                 task,
                 spec,
                 device=device,
-                reduce_on=self.reduce_on,
+                way=Way(self.reduce_on, self.capture),
                 log=log,
                 limits=limits,
             )
@@ -91,7 +93,9 @@ class Job:
 
     def _timed(self, task: Any, spec: Spec, device: torch.device) -> str:
         """Milliseconds of a step, and of its reduction."""
-        workers, optimizer = run.virtual(task, spec, device, self.reduce_on)
+        workers, optimizer = run.virtual(
+            task, spec, device, Way(self.reduce_on, self.capture)
+        )
         steps, reductions = workers.run(
             lambda each: _time_steps(each, optimizer, self.probe)
         )

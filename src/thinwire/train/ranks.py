@@ -33,26 +33,35 @@ _SMALL = 2**21  # elements up to which reducing on the processor is the faster w
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """How many workers, drawing which random numbers, reducing where.
+class Way:
+    """How a device is used; results do not depend on it, beyond rounding.
 
     `reduce_on` is "cpu", "device" (where the model is) or "auto": on the processor
     where the model is small and its kernels are compiled, because eight ranks launch
-    more kernels than a device can hide.
+    more kernels than a device can hide. `capture` makes a CUDA graph of all workers.
     """
 
-    ranks: int
-    seed: int = 0
     reduce_on: str = "auto"
     capture: bool = True
 
     def __post_init__(self) -> None:
-        if self.ranks < 1:
-            raise ConfigError(f"{self.ranks} workers: give at least 1")
         if self.reduce_on not in ("auto", "cpu", "device"):
             raise ConfigError(
                 f"reduce_on is {self.reduce_on!r}: choose 'auto', 'cpu' or 'device'"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How many workers, drawing which random numbers."""
+
+    ranks: int
+    seed: int = 0
+    way: Way = Way()  # noqa: RUF009 - it is frozen
+
+    def __post_init__(self) -> None:
+        if self.ranks < 1:
+            raise ConfigError(f"{self.ranks} workers: give at least 1")
 
 
 @dataclass(slots=True)
@@ -117,7 +126,7 @@ class Simulated:
         rows = replicas.rows
         self._layout = replicas.layout
         self._sparse_names = replicas.sparse
-        on_processor = rows.is_cuda and _on_processor(place, rows)
+        on_processor = rows.is_cuda and _on_processor(place.way, rows)
         self._device = torch.device("cpu") if on_processor else rows.device
         self._rows = rows
         self._work = torch.empty(rows.shape, pin_memory=True) if on_processor else rows
@@ -259,10 +268,10 @@ def _sharing_decoded(reducer: Pipeline) -> Pipeline:
     return replace(reducer, codec=SharedDecoding(reducer.codec))
 
 
-def _on_processor(place: Place, rows: Tensor) -> bool:
-    if place.reduce_on == "auto":
+def _on_processor(way: Way, rows: Tensor) -> bool:
+    if way.reduce_on == "auto":
         return rows.shape[1] <= _SMALL and _has_numba()
-    return place.reduce_on == "cpu"
+    return way.reduce_on == "cpu"
 
 
 def _has_numba() -> bool:

@@ -17,11 +17,13 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from thinwire.collectives import Dense
 from thinwire.errors import ConfigError
+from thinwire.hooks.inspection import sparse_names
 from thinwire.reducers import Pipeline
 from thinwire.train.keeper import History, Keeper
 from thinwire.train.processes import Processes, dense_bytes
-from thinwire.train.ranks import Place
+from thinwire.train.ranks import Place, Way
 from thinwire.train.spec import Spec
 from thinwire.train.task import Recipe, Task
 from thinwire.train.virtual import Virtual
@@ -74,25 +76,25 @@ def run_virtual(  # noqa: PLR0913 - where and how long, each a keyword
     spec: Spec,
     *,
     device: torch.device,
-    reduce_on: str = "auto",
+    way: Way = Way(),  # noqa: B008 - it is frozen
     log: Log | None = None,
     limits: Limits | None = None,
 ) -> dict[str, Any] | None:
     """Train with virtual workers; the result, or None where time ran out."""
     task = _with_recipe(task, spec.recipe)
-    workers, optimizer = virtual(task, spec, device, reduce_on)
+    workers, optimizer = virtual(task, spec, device, way)
     training = _Training(task, spec, workers, optimizer, log or Silent())
     return workers.run(lambda _: training.run(limits or Limits()))
 
 
 def virtual(
-    task: Task, spec: Spec, device: torch.device, reduce_on: str = "auto"
+    task: Task, spec: Spec, device: torch.device, way: Way
 ) -> tuple[Virtual, torch.optim.Optimizer]:
     """The virtual workers of a run, and an optimizer for them."""
     workers = Virtual(
         _model(task, spec.seed, device),
         task.data(device),
-        Place(spec.workers, spec.seed, reduce_on),
+        Place(spec.workers, spec.seed, way),
         reducer=spec.reduction.reducer(task.recipe, spec.workers, spec.seed),
         sparse=spec.reduction.rows(),
     )
@@ -234,7 +236,9 @@ def _result(
         "parameters": size,
         "resolved_recipe": asdict(task.recipe),
         "history": asdict(history),
-        "card_bytes_per_step": _card(task.recipe, spec, size),
+        "card_bytes_per_step": None
+        if sparse_names(workers.model)  # how many rows, no card can know
+        else _card(task.recipe, spec, size),
         "dense_bytes_per_step": dense_bytes(workers.model, workers.ranks),
         "seconds": sum(history.seconds),
         "workers_are": "virtual" if isinstance(workers, Virtual) else "processes",
@@ -251,6 +255,9 @@ def _card(recipe: Recipe, spec: Spec, size: int) -> float | None:
     reducer = spec.reduction.reducer(recipe, spec.workers, spec.seed)
     if not isinstance(reducer, Pipeline):
         return None
+    if isinstance(reducer.collective, Dense):
+        # As DDP does it, without asking first whether gradients are finite.
+        return float(reducer.collective.cost(size, spec.workers, None).nbytes)
     try:
         return float(reducer.cost(size, spec.workers).nbytes)
     except ConfigError:

@@ -60,7 +60,7 @@ class Virtual:
         self._carries: list[Carry] = [None] * place.ranks
         self._captured: Captured | None = None
         self._may_capture = (
-            place.capture and self._rows.is_cuda and not self._replicas.sparse
+            place.way.capture and self._rows.is_cuda and not self._replicas.sparse
         )
         self._reduction = _reduction(
             self._replicas, named, place=place, reducer=reducer, sparse=sparse
