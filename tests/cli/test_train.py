@@ -1,16 +1,13 @@
 import json
-import os
 import sys
 from pathlib import Path
 
 import pytest
+import tiny_data
 
 from thinwire.cli import main, train
 from thinwire.train import launched, tensorboard
 from thinwire.train.tasks import TASKS
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
-import tiny_data
 
 SMALL = ["--workers", "2", "--batch", "4", "--epochs", "2", "--device", "cpu"]
 
@@ -142,7 +139,7 @@ def test_torchrun_says_how_many_workers_there_are(capsys, ratings):
 @pytest.mark.processes
 @pytest.mark.timeout(180)
 def test_real_processes_give_the_parameters_of_virtual_workers(
-    capfd, tmp_path, ratings
+    capfd, tmp_path, ratings, monkeypatch
 ):
     from torch.distributed.run import main as torchrun
 
@@ -151,7 +148,7 @@ def test_real_processes_give_the_parameters_of_virtual_workers(
     assert run(capfd, *options, "--json", virtual)[0] == 0
     script = tmp_path / "script.py"
     script.write_text("from thinwire.cli import main\nmain()\n")
-    os.environ["OMP_NUM_THREADS"] = "1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     arguments = ["--standalone", "--nproc-per-node", "2", str(script), "train"]
     torchrun([*arguments, *options, "--json", str(real)])
     assert "2 processes" in capfd.readouterr().out

@@ -1,6 +1,6 @@
 """Who rated what, and when: from the files of MovieTweetings and MovieLens."""
 
-import re
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,21 +64,20 @@ def _active(table: NDArray[np.int64], name: str) -> NDArray[np.int64]:
 def _parsed(name: str, content: bytes) -> NDArray[np.int64]:
     """Rows of user, item, time; the ratings themselves are not needed.
 
-    Fields end in "::", "," or white space; a first line may name them.
+    Fields end in "::", "," or a tab; a first line may name them.
     """
-    lines = content.decode(errors="replace").strip().splitlines()
-    if lines and not lines[0][:1].isdigit():
-        lines = lines[1:]
+    head, _, rest = content.partition(b"\n")
+    lines = content if head[:1].isdigit() else rest
+    if not lines.strip():
+        raise ConfigError(f"{name} holds no ratings: {SOURCE.instructions}")
+    fields = io.BytesIO(lines.replace(b"::", b",").replace(b"\t", b","))
     try:
-        rows = [re.split(r"::|,|\s", line, maxsplit=4) for line in lines]
-        table = np.array([(row[0], row[1], row[3]) for row in rows], dtype=np.float64)
-    except (ValueError, IndexError) as problem:
+        table = np.loadtxt(fields, delimiter=",", usecols=(0, 1, 3), ndmin=2)
+    except ValueError as problem:
         raise ConfigError(
             f"{name} is not a file of ratings (lines of user, item, rating and time): "
             f"{problem}. {SOURCE.instructions}"
         ) from problem
-    if not len(table):
-        raise ConfigError(f"{name} holds no ratings: {SOURCE.instructions}")
     return table.astype(np.int64)
 
 
