@@ -9,7 +9,7 @@ from thinwire.cli import main, train
 from thinwire.train import launched, tensorboard
 from thinwire.train.tasks import TASKS
 
-SMALL = ["--workers", "2", "--batch", "4", "--epochs", "2", "--device", "cpu"]
+SMALL = ["--workers", "2", "--batch", "100", "--epochs", "2", "--device", "cpu"]
 
 
 def run(capsys, *arguments):
@@ -39,7 +39,7 @@ def test_a_run_shows_and_writes_its_result(capsys, tmp_path, ratings):
     assert result["workers"] == 2
     assert result["epochs"] == 2
     assert result["reduction"]["density"] == 0.1
-    assert result["recipe"] == {"batch": 4, "epochs": 2}
+    assert result["recipe"] == {"batch": 100, "epochs": 2}
     assert "epoch 2: loss" in shown
     assert "ncf-ratings, topk, 2 virtual workers" in shown
     assert f"hit rate at 10, % {result['result']:.2f}" in shown
