@@ -6,7 +6,7 @@
 The first runs what is missing in benchmarks/convergence.jsonl, in the order of the
 matrix, several runs at once on one device, until the time is up. A run that is not
 finished goes on from its checkpoint the next time. DATA holds a folder per data set:
-cifar10, wikitext-2, ratings (or as --folders says). The second writes the page.
+cifar10, wikitext-2, ratings. The second writes the page.
 
 `--probe 30` times 30 steps of every chosen run instead, all at once; nothing is kept.
 `--merge FILE` takes over results that were measured elsewhere (`--out`).
@@ -33,7 +33,11 @@ from thinwire.train.spec import Spec
 
 RESULTS = HERE / "convergence.jsonl"
 RESNET, LSTM, NCF = "resnet20-cifar10", "lstm-wikitext2", "ncf-ratings"
-FOLDERS = {RESNET: "cifar10", LSTM: "wikitext-2", NCF: "ratings"}
+FOLDERS = {
+    RESNET: ("cifar10", "cifar10-jpeg"),
+    LSTM: ("wikitext-2",),
+    NCF: ("ratings", "movietweetings"),
+}
 WORKERS = {RESNET: 8, LSTM: 8, NCF: 4}
 
 # What a device machine sends back: so many files, of at most so many bytes.
@@ -190,10 +194,9 @@ def work(arguments: argparse.Namespace) -> None:
 def _start(
     run: Run, arguments: argparse.Namespace, results: Path, left: float, env: dict
 ) -> subprocess.Popen:
-    folder = arguments.folders.get(run.spec.task, FOLDERS[run.spec.task])
     job = {
         "spec": json.loads(run.spec.key),
-        "data": str(arguments.data / folder),
+        "data": str(_folder(arguments.data, run.spec.task)),
         "results": str(results),
         "checkpoint": str(arguments.work / f"{run.name}.pt"),
         "seconds": left - 10,
@@ -212,6 +215,12 @@ def _start(
             stderr=subprocess.STDOUT,
             env=env,
         )
+
+
+def _folder(data: Path, task: str) -> Path:
+    """The first of a task's folders that is there; if none is, the task will say so."""
+    known = [data / name for name in FOLDERS[task]]
+    return next((folder for folder in known if folder.exists()), known[0])
 
 
 def _environment(arguments: argparse.Namespace) -> dict[str, str]:
@@ -288,7 +297,6 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, help="folder of data sets")
-    parser.add_argument("--folders", type=json.loads, default={}, help="JSON: by task")
     parser.add_argument("--recipes", type=json.loads, default={}, help="JSON: by task")
     parser.add_argument("--tasks", nargs="+", default=list(FOLDERS), choices=FOLDERS)
     parser.add_argument("--stages", nargs="+", type=int, default=[1, 2, 3])

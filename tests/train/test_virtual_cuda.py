@@ -13,8 +13,9 @@ pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
 
 
-def losses(*, capture, reduce_on="device", dropout=0.0):
-    task, reduction = Toy(dropout=dropout), Reduction(method="spardl", density=0.05)
+def losses(*, capture, reduce_on="device", dropout=0.0, carrying=False):
+    task = Toy(dropout=dropout, carrying=carrying)
+    reduction = Reduction(method="spardl", density=0.05)
     torch.manual_seed(0)
     workers = Virtual(
         task.model().to(CUDA),
@@ -35,9 +36,10 @@ def losses(*, capture, reduce_on="device", dropout=0.0):
     return workers.run(train)
 
 
-def test_a_graph_computes_what_launches_compute():
+@pytest.mark.parametrize("carrying", [False, True])
+def test_a_graph_computes_what_launches_compute(carrying):
     (eager, buffers, how), (graph, others, other) = (
-        losses(capture=capture) for capture in (False, True)
+        losses(capture=capture, carrying=carrying) for capture in (False, True)
     )
     assert "eagerly" in how
     assert "CUDA graph" in other

@@ -44,6 +44,7 @@ class Net(nn.Module):
 class ToyData:
     batch_size: int
     device: torch.device
+    carrying: bool = False
 
     def steps(self, ranks):
         return 6
@@ -56,7 +57,11 @@ class ToyData:
 
     def loss(self, model, batch, carry):
         words, classes = batch
-        return functional.cross_entropy(model(words), classes), carry
+        logits = model(words)
+        if self.carrying:
+            logits = logits if carry is None else logits + carry
+            carry = logits.detach().mean(0)
+        return functional.cross_entropy(logits, classes), carry
 
     @torch.no_grad()
     def evaluate(self, model):
@@ -74,6 +79,7 @@ class ToyData:
 class Toy:
     sparse: bool = False
     dropout: float = 0.25
+    carrying: bool = False
     recipe: Recipe = RECIPE
     name = "toy"
     metric = "held-out loss"
@@ -83,7 +89,7 @@ class Toy:
         return Net(sparse=self.sparse, dropout=self.dropout)
 
     def data(self, device):
-        return ToyData(self.recipe.batch, device)
+        return ToyData(self.recipe.batch, device, self.carrying)
 
 
 def in_process(group, task, spec, limits=None):

@@ -57,7 +57,7 @@ class Place:
 
     ranks: int
     seed: int = 0
-    way: Way = Way()  # noqa: RUF009 - it is frozen
+    way: Way = Way()
 
     def __post_init__(self) -> None:
         if self.ranks < 1:

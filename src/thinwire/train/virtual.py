@@ -59,6 +59,7 @@ class Virtual:
         self._replicas.lie_as(order)
         self._carries: list[Carry] = [None] * place.ranks
         self._captured: Captured | None = None
+        self._stateful = False
         self._may_capture = (
             place.way.capture and self._rows.is_cuda and not self._replicas.sparse
         )
@@ -124,22 +125,14 @@ class Virtual:
         number = epoch * self.steps + step
         if step == 0:
             self._carries = [None] * self.ranks
-            fresh = True
-        else:
-            fresh = step == 1
-        if step > 0 and self._may_capture and self._captured is None:
+        elif self._may_capture and self._captured is None:
             self._try_capture(batches)
-        # The first step of an epoch has nothing to carry, the graph may have.
-        if self._captured is not None and (step > 0 or not self._carrying):
-            torch.manual_seed(seed_of(self._place.seed, number, 0))
-            again = self._carries if fresh and self._carrying else None
-            return self._captured.replay(batches, again), []
-        return self._eagerly(number, batches)
-
-    @property
-    def _carrying(self) -> bool:
-        leaves = pytree.tree_leaves(self._carries)
-        return any(isinstance(leaf, Tensor) for leaf in leaves)
+        # The first step of an epoch has nothing to carry; the graph always has.
+        if self._captured is None or (self._stateful and step == 0):
+            return self._eagerly(number, batches)
+        torch.manual_seed(seed_of(self._place.seed, number, 0))
+        begin = self._stateful and step == 1
+        return self._captured.replay(batches, self._carries if begin else None), []
 
     def _eagerly(
         self, number: int, batches: Sequence[Batch]
@@ -157,6 +150,8 @@ class Virtual:
         return torch.stack(losses), sparse
 
     def _try_capture(self, batches: Sequence[Batch]) -> None:
+        leaves = pytree.tree_leaves(self._carries)
+        self._stateful = any(isinstance(leaf, Tensor) for leaf in leaves)
         try:
             self._captured = Captured(self._replicas, batches, self._carries)
         except RuntimeError as error:
