@@ -115,7 +115,7 @@ def test_the_state_is_carried_along_and_detached():
     data, model = counting(), small_lstm(1000).eval()
     one, two = batch_of(data), batch_of(data, step=1)
     _, carry = data.loss(model, one, None)
-    assert not any(part.requires_grad for part in carry)
+    assert not any(part.requires_grad for layer in carry for part in layer)
     carried, _ = data.loss(model, two, carry)
     both = tuple(torch.cat(parts, dim=1) for parts in zip(one, two, strict=True))
     whole, _ = data.loss(model, both, None)
