@@ -7,6 +7,8 @@ lists. The result is the same, only sooner.
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+import torch
+
 from thinwire.codecs import Codec, Values
 from thinwire.sparse import SparseVector
 from thinwire.wire import Packet
@@ -42,7 +44,25 @@ class SharedDecoding:
         vector = self.seen.get(place)
         if vector is None or nnz not in (None, vector.nnz):
             vector = self.codec.decode(packet, size, nnz, key=key)
-            self.seen[place] = vector
-            if len(self.seen) > _MOST:
-                self.seen.popitem(last=False)
+            self._remember(place, vector)
         return vector
+
+    def adopt(
+        self, packet: Packet, vector: SparseVector, *, key: int = 0
+    ) -> SparseVector:
+        adopted = self.codec.adopt(packet, vector, key=key)
+        if packet.body.is_cpu:
+            place = (packet.body.numpy().tobytes(), vector.size, key)
+            self._remember(place, adopted)
+        return adopted
+
+    def header(self, size: int, nnz: int) -> bytes | None:
+        return self.codec.header(size, nnz)
+
+    def rounding(self, size: int) -> torch.dtype | None:
+        return self.codec.rounding(size)
+
+    def _remember(self, place: Key, vector: SparseVector) -> None:
+        self.seen[place] = vector
+        if len(self.seen) > _MOST:
+            self.seen.popitem(last=False)
