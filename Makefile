@@ -45,6 +45,7 @@ bench: $(READY)
 # On a machine with a CUDA device.
 bench-gpu: $(READY)
 	$(BIN)/python benchmarks/kernels_gpu.py
+	$(BIN)/python benchmarks/spardl_gpu.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -17,12 +17,19 @@ from thinwire.sparse import SparseVector
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-JUDGES = ("doubt_unless_", "decode_elias_fano", "decode_int8", "decode_log")
+JUDGES = (
+    "doubt_unless_",
+    "decode_elias_fano",
+    "decode_int8",
+    "decode_log",
+    "strictly_increasing",
+)
 VECTOR = SparseVector.of({i * i: float(i) for i in range(1, 20)}, size=400)
 CODECS = {
     "default": Split(EliasFano(), BFloat16(), checksum=False),
     "int8": Split(EliasFano(), Int8(), checksum=False),
     "log": Split(EliasFano(), LogQuant(4), checksum=False),
+    "raw": Split(checksum=False),
 }
 
 
@@ -64,6 +71,7 @@ def test_what_is_right_is_not_doubted(name, monkeypatch):
         ("default", slice(0, 1)),  # the magic number
         ("default", slice(16, 17)),  # the number of entries
         ("default", slice(40, 46)),  # the indices
+        ("raw", slice(35, 36)),  # the first index
         ("int8", slice(-24, -22)),  # the scale, of the sign that none has
         ("log", slice(-48, -40)),  # the levels
     ],

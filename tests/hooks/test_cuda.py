@@ -65,3 +65,37 @@ def test_losses_are_plain_ddps(backend, ranks, scope, method, whole):
 def test_sparse_training_on_the_device():
     for losses in pool(2).run(train, "topk", "gloo", {"density": 0.05}):
         assert losses[-1] < losses[0]
+
+
+def train_without_waiting(group, backend, options):
+    ranks = list(range(group.size))
+    model = DDP(
+        make_model().cuda(),
+        bucket_cap_mb=0.01,
+        process_group=dist.new_group(ranks, backend=backend),
+    )
+    state = thinwire.attach(model, "spardl", density=0.05, **options)
+    optimizer = optimizer_of(model)
+    for step in range(8):
+        optimizer.zero_grad()
+        loss = model(batch(group.rank, step).cuda()).square().mean()
+        if step >= 6:
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            loss.backward()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        optimizer.step()
+    state.check_replicas()
+    return [p.detach().cpu() for p in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("backend", "ranks", "options"),
+    [("gloo", 2, {}), ("nccl", 1, {"on_nonfinite": "unchecked"})],
+)
+def test_backward_waits_for_gloo_alone(backend, ranks, options):
+    first, *others = pool(ranks).run(train_without_waiting, backend, options)
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))

@@ -322,6 +322,18 @@ def test_bitmaps_and_elias_fano(size, nnz, dtype):
     assert torch.equal(cuda.decode_bitmap(section, size, nnz), indices.int())
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_order_and_range(dtype):
+    indices = drawn_indices(3000, 1200, dtype)
+    assert cuda.strictly_increasing(indices, 3000)
+    assert cuda.strictly_increasing(indices[:0], 0)
+    assert not cuda.strictly_increasing(indices, int(indices[-1]))
+    for at, value in ((0, -1), (700, 0), (1199, 5000), (1023, int(indices[1024]))):
+        wrong = indices.clone()
+        wrong[at] = value
+        assert not cuda.strictly_increasing(wrong, 3000)
+
+
 def test_indices_of_64_bits():
     size, nnz = 2**33, 40
     torch.manual_seed(0)

@@ -24,6 +24,7 @@ from thinwire.kernels.cuda_elias_fano import (  # noqa: F401
     decode_elias_fano,
     encode_bitmap,
     encode_elias_fano,
+    strictly_increasing,
 )
 from thinwire.kernels.cuda_halves import to_bfloat16, to_float16  # noqa: F401
 from thinwire.kernels.cuda_int8 import decode_int8, encode_int8  # noqa: F401

@@ -211,12 +211,16 @@ def _decode(
 
 
 @kernel
-def _check(indices: tl.tensor, nnz: tl.tensor, doubt: tl.tensor) -> None:
+def _check(
+    indices: tl.tensor, nnz: tl.tensor, size: tl.tensor, doubt: tl.tensor
+) -> None:
     i = tl.program_id(0) * CHECKED + tl.arange(0, CHECKED)
-    both = i + 1 < nnz
-    here = tl.load(indices + i, mask=both, other=0)
-    after = tl.load(indices + i + 1, mask=both, other=1)
-    wrong = tl.sum((after <= here).to(tl.int32)) > 0
+    inside = i < nnz
+    here = tl.load(indices + i, mask=inside, other=0)
+    after = tl.load(indices + i + 1, mask=i + 1 < nnz, other=0)
+    beyond = inside & ((here < 0) | (here >= size))
+    falling = (i + 1 < nnz) & (after <= here)
+    wrong = tl.sum((beyond | falling).to(tl.int32)) > 0
     tl.atomic_or(doubt, 1, mask=wrong, sem="relaxed")
 
 
@@ -245,10 +249,20 @@ def decode_elias_fano(section: Tensor, size: int, nnz: int, *, low: int) -> Tens
     if nnz == 0 or low > 32:
         return reference_elias_fano.decode_elias_fano(section, size, nnz, low=low)
     indices, doubt = read(section, size, nnz, low=low, step=1)
-    _check[(cdiv(nnz, CHECKED.value),)](indices, nnz, doubt, **EXACT)
+    _check[(cdiv(nnz, CHECKED.value),)](indices, nnz, size, doubt, **EXACT)
     if in_doubt(doubt):
         return reference_elias_fano.decode_elias_fano(section, size, nnz, low=low)
     return indices
+
+
+def strictly_increasing(indices: Tensor, size: int) -> bool:
+    nnz = len(indices)
+    if nnz == 0:
+        return True
+    doubt = torch.zeros(1, dtype=torch.int32, device=indices.device)
+    given = flat(indices.contiguous())
+    _check[(cdiv(nnz, CHECKED.value),)](given, nnz, size, doubt, **EXACT)
+    return not in_doubt(doubt)
 
 
 def read(

@@ -99,5 +99,5 @@ def _on_its_way(tensor: Tensor) -> tuple[Tensor, torch.cuda.Event]:
     pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     pinned.copy_(tensor, non_blocking=True)
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record()
+    event.record(torch.cuda.current_stream(tensor.device))
     return pinned, event
