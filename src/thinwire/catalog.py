@@ -35,6 +35,7 @@ from thinwire.collectives import (
     BF16,
     S2,
     AllGather,
+    Auto,
     BySize,
     Cheapest,
     Collective,
@@ -172,6 +173,8 @@ class Method:
         """The collective at a density, with options of its own."""
         chosen = {"density": density} if "density" in self._fields else {}
         own = {n: v for n, v in options.items() if n not in self._codec_options}
+        if "candidates" in own:
+            own["candidates"] = tuple(map(_candidate, own["candidates"]))
         return self.collective(**chosen, **own)
 
     def build_codec(self, options: Mapping[str, Any]) -> Codec:
@@ -194,6 +197,7 @@ METHODS: Mapping[str, Method] = {
     "union": Method(Union, "all that anyone selects, exactly: similar gradients"),
     "s2": Method(S2, "the same by a sketch, in half the rounds"),
     "cheapest": Method(Cheapest, "gather, union, s2 or dense, by the last step"),
+    "auto": Method(Auto, "dense, bf16 or spardl, whichever is fastest when tried"),
 }
 
 FEEDBACKS: Mapping[str, Feedback] = {
@@ -286,6 +290,16 @@ _OPTIONS = (
     "timeout",
     "seed",
 )
+
+
+def _candidate(given: str | Collective) -> Collective:
+    """What `auto` is to try, by name or as it is; its density is set by `auto`."""
+    if not isinstance(given, str):
+        return given
+    named = method(given)
+    if named.codec is not default_codec:
+        raise ConfigError(f"{given!r} has a codec of its own: it is no candidate")
+    return named.build(1.0, {})
 
 
 def _codec_for(
