@@ -92,7 +92,8 @@ class Auto:
         check_density(self.density)
         remedy = "give the reductions by one method in a row, 2 or more"
         check_whole("rounds", self.rounds, "give the visits to every method, 1 or more")
-        check_whole("visit", self.visit - 1, remedy)
+        if self.visit < 2:  # noqa: PLR2004 - the first one does not count
+            raise ConfigError(f"visit is {self.visit}: {remedy}")
         check_whole("recheck", self.recheck, "give a number of steps, 1 or more")
         if not self.candidates:
             raise ConfigError("candidates is empty: give at least one method to try")
