@@ -1,4 +1,4 @@
-"""Auto: what it tries and chooses, that all ranks do alike, and that nothing is lost."""
+"""Auto: what it tries and chooses, on all ranks alike, and that nothing is lost."""
 
 from dataclasses import dataclass, field
 
