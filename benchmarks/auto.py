@@ -3,11 +3,12 @@
     sudo .venv/bin/python benchmarks/auto.py --results auto.jsonl
 
 In the lab (needs root; about 20 minutes on a quiet machine), unshaped over loopback.
-Every cell attaches dense, bf16 and auto to models with one parameter each, lets auto
-try until it has settled, and then times backward passes of all three in turns, each on
-the slowest rank. Auto may be slower than the best by 3 %, by 0.2 ms or by the best's
-interquartile spread, whichever is most. PyTorch's own bf16 hook is timed as well, but
-not judged by: it forgets what it rounds off.
+Every cell attaches dense, bf16 and auto to models with one parameter each (with
+`--layers` more: several buckets, as DDP draws them), lets auto try until it settles,
+and then times backward passes of all three in turns, each on the slowest rank. Auto may
+be slower than the best by 3 %, by 0.2 ms or by the best's interquartile spread,
+whichever is most. PyTorch's own bf16 hook is timed as well, but not judged by: it
+forgets what it rounds off.
 
 Cells are kept in the file of results, one line each, and not measured again: delete the
 file to start anew. Verified in each cell: all ranks hold the same gradients, and
@@ -21,6 +22,7 @@ import socket
 import subprocess
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -69,14 +71,16 @@ class Give(torch.autograd.Function):
 
 
 class Model(nn.Module):
-    """As many parameters as asked for."""
+    """Parameters that nobody changes, in memory that models may share."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, parts: Sequence[Tensor]) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(size))
+        self.layers = nn.ParameterList(nn.Parameter(part) for part in parts)
+        self.sizes = [len(part) for part in parts]
 
     def forward(self, gradient: Tensor) -> Tensor:
-        return Give.apply(self.weight, gradient)
+        parts = zip(self.layers, gradient.split(self.sizes), strict=True)
+        return sum(Give.apply(layer, part) for layer, part in parts)
 
 
 def torch_bf16(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
@@ -87,8 +91,9 @@ def torch_bf16(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Ten
 class Contender:
     """A model with a method attached, and how long its backward passes took."""
 
-    def __init__(self, name: str, size: int) -> None:
-        self.model = DDP(Model(size), gradient_as_bucket_view=True)
+    def __init__(self, name: str, parts: Sequence[Tensor]) -> None:
+        size = sum(len(part) for part in parts)
+        self.model = DDP(Model(parts), gradient_as_bucket_view=True, init_sync=False)
         self.state = None
         if name == "torch bf16":
             self.model.register_comm_hook(None, torch_bf16)
@@ -106,22 +111,29 @@ class Contender:
         taken = torch.tensor(perf_counter() - start)
         dist.all_reduce(taken, dist.ReduceOp.MAX)
         if len(self.delivered):
-            self.delivered += self.gradient
+            self.delivered += torch.cat([layer.grad for layer in self.layers])
         return taken.item()
 
     @property
-    def gradient(self) -> Tensor:
-        return self.model.module.weight.grad
+    def layers(self) -> list[nn.Parameter]:
+        return list(self.model.module.layers)
 
     @property
-    def choice(self) -> int:
-        return int(self.state.metrics().get("unit_0_choice", -1))
+    def choices(self) -> list[int]:
+        """What is chosen for each unit, -1 where nothing is."""
+        found = self.state.metrics()
+        return [int(found[name]) for name in found if name.endswith("_choice")]
+
+    @property
+    def settled(self) -> bool:
+        return min(self.choices, default=-1) >= 0
 
     def owed(self) -> Tensor:
         """The mean over ranks of what is still remembered."""
         entries = self.state.state_dict()
         (mine,) = [entries[key] for key in entries if key.startswith("rank ")]
-        mean = mine["residual"]["weight"].clone()
+        held = mine["residual"]
+        mean = torch.cat([held[f"layers.{n}"] for n in range(len(self.layers))])
         dist.all_reduce(mean)
         return mean / dist.get_world_size()
 
@@ -139,14 +151,14 @@ def gradients(size: int, rank: int) -> Callable[[int], Tensor]:
     return at
 
 
-def measure(size: int) -> dict[str, object]:
+def measure(size: int, layers: int) -> dict[str, object]:
     """One cell, on one rank of its group."""
-    rank = dist.get_rank()
-    gradient = gradients(size, rank)
-    contenders = {name: Contender(name, size) for name in NAMES}
+    gradient = gradients(size, dist.get_rank())
+    parts = torch.zeros(size).chunk(layers)
+    contenders = {name: Contender(name, parts) for name in NAMES}
     auto, dense = contenders["auto"], contenders["dense"]
     tried = 0
-    while auto.choice < 0 and tried < SETTLED_BY:
+    while not auto.settled and tried < SETTLED_BY:
         auto.step(gradient(tried))
         tried += 1
     for number in range(2):  # what delivers the last of what is owed, and the rest
@@ -163,7 +175,7 @@ def measure(size: int) -> dict[str, object]:
     return {
         "size": size,
         "ranks": dist.get_world_size(),
-        "choice": CHOICES[auto.choice],
+        "choices": [CHOICES[choice] for choice in auto.choices],
         "tried": tried,
         "times": {name: contenders[name].times for name in NAMES},
     }
@@ -173,7 +185,8 @@ def verify(
     contenders: dict[str, Contender], tried: int, gradient: Callable[[int], Tensor]
 ) -> None:
     for name, contender in contenders.items():
-        mine = torch.tensor([zlib.crc32(contender.gradient.numpy())])
+        sums = [zlib.crc32(layer.grad.numpy()) for layer in contender.layers]
+        mine = torch.tensor([sum(sums)])
         sums = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
         dist.all_gather(sums, mine)
         assert len({int(each) for each in sums}) == 1, f"{name}: ranks differ"
@@ -188,21 +201,24 @@ def verify(
     assert gap < 1e-4, f"auto lost {gap:.1e} of the gradient"
 
 
-def work(sizes: Sequence[int]) -> None:
+def work(sizes: Sequence[int], layers: int) -> None:
     """All cells of one group of ranks; rank 0 prints a line for each."""
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     for size in sizes:
-        cell = measure(size)
+        cell = measure(size, layers)
         if dist.get_rank() == 0:
             print(MARK + json.dumps(cell), flush=True)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def run_group(rate: str, ranks: int, sizes: Sequence[int]) -> Iterator[str]:
+def run_group(
+    rate: str, ranks: int, sizes: Sequence[int], layers: int
+) -> Iterator[str]:
     """The lines that a group of ranks prints."""
     command = [sys.executable, __file__, "--work", ",".join(map(str, sizes))]
+    command += ["--layers", str(layers)]
     lines: list[str] = []
     if rate == "unshaped":
         yield from loopback(command, ranks)
@@ -242,7 +258,7 @@ def verdict(cell: dict) -> dict[str, object]:
     low, _, high = quantiles(cell["times"][best], n=4, method="inclusive")
     allowed = max(SHARE * middle[best], SECONDS, high - low)
     within = middle["auto"] <= middle[best] + allowed
-    wins = CHOICES.index(cell["choice"]) >= len(JUDGES)
+    wins = not set(JUDGES) & set(cell["choices"])
     return {"middle": middle, "best": best, "within": within, "wins": wins}
 
 
@@ -257,7 +273,7 @@ def show(cells: Sequence[dict], console: Console) -> None:
         ]
         times = [f"{1e3 * b:.1f} ({1e3 * (c - a):.1f})" for a, b, c in spans]
         ratio = found["middle"]["auto"] / found["middle"][found["best"]]
-        where = cell["rate"], str(cell["ranks"]), f"{cell['size']:,}", cell["choice"]
+        where = cell["rate"], str(cell["ranks"]), f"{cell['size']:,}", named(cell)
         within = "yes" if found["within"] else "NO"
         table.add_row(*where, *times, f"{ratio:.2f}", within)
     console.print(table)
@@ -266,6 +282,14 @@ def show(cells: Sequence[dict], console: Console) -> None:
     won = sum(each["wins"] for each in verdicts)
     console.print(f"auto is within the limit in {kept} of {len(cells)} cells")
     console.print(f"compression wins in {won} of {len(cells)} cells")
+
+
+def named(cell: dict) -> str:
+    """What was chosen, and for how many units where they differ."""
+    counts = Counter(cell["choices"])
+    if len(counts) == 1:
+        return cell["choices"][0]
+    return ", ".join(f"{count} {choice}" for choice, count in counts.items())
 
 
 def grid(args: argparse.Namespace) -> Iterator[tuple[str, int, list[int]]]:
@@ -293,17 +317,18 @@ def main() -> None:
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--ranks", default=",".join(map(str, RANKS)))
     parser.add_argument("--rates", default=",".join(RATES))
+    parser.add_argument("--layers", type=int, default=1, help="parameters of a model")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work:
-        work(numbers(args.work))
+        work(numbers(args.work), args.layers)
         return
     console = Console(width=160)
     groups = list(grid(args))
     with Progress(console=console) as progress:
         task = progress.add_task("cells", total=sum(len(sizes) for *_, sizes in groups))
         for rate, ranks, sizes in groups:
-            for line in run_group(rate, ranks, sizes):
+            for line in run_group(rate, ranks, sizes, args.layers):
                 if line.startswith(MARK):
                     cell = {"rate": rate, **json.loads(line.removeprefix(MARK))}
                     with args.results.open("a") as file:

@@ -49,7 +49,7 @@ Times = Sequence[Sequence[int]]
 DENSE = 0
 # A difference that is not worth a change: the larger of a share and of nanoseconds.
 SHARE = 0.02
-LEAST = 100_000
+LEAST = 150_000
 # What a first reduction may take by accident; longer ones need no second look where
 # they are so many times slower, counted ones where they are.
 ACCIDENT = 500_000_000
