@@ -259,6 +259,29 @@ def test_ranks_that_chose_differently_are_told():
         assert "counters" in told
 
 
+def other_densities(group, densities):
+    """Set while plain DDP runs, where no guard would notice a difference."""
+    model, state = attached()
+    for step in range(3):
+        step_given(model, group.rank, step)
+    settle_on(state, DENSE)
+    for step in range(3, 6):
+        step_given(model, group.rank, step)
+    assert state._direct
+    try:
+        state.density = densities[group.rank]
+    except AgreementError as error:
+        return str(error)
+    step_given(model, group.rank, 6)
+    return state.metrics()["unit_0_choice"]
+
+
+def test_another_density_is_agreed_on_and_starts_all_over():
+    assert pool(2).run(other_densities, [0.2, 0.2]) == [-1.0, -1.0]
+    for told in pool(2).run(other_densities, [0.2, 0.3]):
+        assert "different densities" in told
+
+
 class Broken(Counted):
     """A group whose next all-reduce fails."""
 

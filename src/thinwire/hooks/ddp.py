@@ -252,7 +252,8 @@ class State:
     @density.setter
     def density(self, density: float) -> None:
         reducer = _with_density(self._reducer, density)
-        if reducer.on_nonfinite == "unchecked":
+        unguarded = self._engine.all_direct(self._reducer)
+        if unguarded or reducer.on_nonfinite == "unchecked":
             # The guard, which would notice a difference, does not run: compare now.
             self._engine.drain()
             notes = agreement.gather_notes(
