@@ -148,9 +148,12 @@ def test_candidates_of_auto_by_name():
     made = catalog.reducer("auto", density=0.1, candidates=("bf16", "gtopk"))
     assert made == Pipeline(Auto(0.1, (BF16(), GTopK())), DEFAULT)
     assert catalog.reducer("auto", candidates=[BF16()]).codec is None
+    assert catalog.reducer("auto", candidates="bf16").codec is None
     for wrong, said in (("gtpk", "'gtopk'"), ("deepreduce", "codec of its own")):
         with pytest.raises(ConfigError, match=said):
             catalog.reducer("auto", candidates=(wrong,))
+    with pytest.raises(ConfigError, match="a candidate is 5"):
+        catalog.reducer("auto", candidates=5)
     with pytest.raises(ConfigError, match="cannot try itself"):
         catalog.reducer("auto", candidates=("auto",))
 

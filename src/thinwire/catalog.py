@@ -174,7 +174,7 @@ class Method:
         chosen = {"density": density} if "density" in self._fields else {}
         own = {n: v for n, v in options.items() if n not in self._codec_options}
         if "candidates" in own:
-            own["candidates"] = tuple(map(_candidate, own["candidates"]))
+            own["candidates"] = _candidates(own["candidates"])
         return self.collective(**chosen, **own)
 
     def build_codec(self, options: Mapping[str, Any]) -> Codec:
@@ -292,8 +292,14 @@ _OPTIONS = (
 )
 
 
+def _candidates(given: Any) -> tuple[Collective, ...]:
+    """What `auto` is to try: names or collectives, one or several."""
+    several = isinstance(given, list | tuple)
+    return tuple(map(_candidate, given if several else (given,)))
+
+
 def _candidate(given: str | Collective) -> Collective:
-    """What `auto` is to try, by name or as it is; its density is set by `auto`."""
+    """By name or as it is; its density is set by `auto`."""
     if not isinstance(given, str):
         return given
     named = method(given)

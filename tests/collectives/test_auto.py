@@ -391,6 +391,30 @@ def test_candidates_keep_their_own_numbers():
         assert {"1.union", "1.offered"} <= saved[3].keys()
 
 
+@dataclass(frozen=True)
+class Forgetful(BF16):
+    """Saves a number in one step and gives it up in the next."""
+
+    def all_reduce_(self, x, channel, state, out):
+        if state.saved.pop("odd", None) is None:
+            state.saved["odd"] = 1
+        return BF16.all_reduce_(self, x, channel, state, out)
+
+
+def test_what_a_candidate_gives_up_is_gone():
+    auto = Auto(candidates=(Forgetful(),))
+
+    def body(group):
+        state, x, seen = auto.init(Layout.flat(8)), torch.zeros(8), []
+        for step in range(3):
+            channel = Channel(group, step=step)
+            auto.all_reduce_(x, channel, state, lambda: torch.empty(8))
+            seen.append(dict(state.saved))
+        return seen
+
+    assert simulate(2, body) == [[{"1.odd": 1}, {}, {"1.odd": 1}]] * 2
+
+
 def test_it_promises_what_every_way_keeps():
     assert Auto().grade is Grade.ROUNDING
     assert Auto().coded
@@ -406,6 +430,7 @@ def test_it_promises_what_every_way_keeps():
         ({"density": 0.0}, "density is 0"),
         ({"rounds": 0}, "rounds is 0"),
         ({"visit": 1}, "visit is 1"),
+        ({"visit": 2.5}, "visit is 2.5"),
         ({"recheck": 0}, "recheck is 0"),
         ({"candidates": ()}, "candidates is empty"),
         ({"candidates": (Auto(),)}, "cannot try itself"),

@@ -92,8 +92,9 @@ class Auto:
         check_density(self.density)
         remedy = "give the reductions by one method in a row, 2 or more"
         check_whole("rounds", self.rounds, "give the visits to every method, 1 or more")
-        if self.visit < 2:  # noqa: PLR2004 - the first one does not count
-            raise ConfigError(f"visit is {self.visit}: {remedy}")
+        check_whole("visit", self.visit, remedy)
+        if self.visit == 1:  # and that one does not count
+            raise ConfigError(f"visit is 1: {remedy}")
         check_whole("recheck", self.recheck, "give a number of steps, 1 or more")
         if not self.candidates:
             raise ConfigError("candidates is empty: give at least one method to try")
@@ -140,6 +141,8 @@ class Auto:
     ) -> Total:
         number, part = self._part(state)
         total = self.ways[number].all_reduce_(x, channel, part, out)
+        for key in _keys_of(number, state.saved):
+            del state.saved[key]
         state.saved.update({f"{number}.{k}": v for k, v in part.saved.items()})
         return total
 
@@ -168,7 +171,7 @@ class Auto:
         if self._settled(saved):
             return saved["choice"]
         following = self._next(saved)
-        return saved.get("choice", DENSE) if following is None else following
+        return self.choice(saved) or DENSE if following is None else following
 
     def choice(self, saved: Saved) -> int | None:
         """Which of the ways was chosen; None before the first choice."""
@@ -187,11 +190,10 @@ class Auto:
         if not isinstance(state, Tried):
             raise ConfigError("the state of another collective: make one with init()")
         number = self.number(state.saved)
-        part, prefix = state.parts[number], f"{number}."
+        part = state.parts[number]
         part.saved = {
-            key.removeprefix(prefix): value
-            for key, value in state.saved.items()
-            if key.startswith(prefix)
+            key.removeprefix(f"{number}."): state.saved[key]
+            for key in _keys_of(number, state.saved)
         }
         return number, part
 
@@ -262,8 +264,15 @@ class Auto:
 
 
 def _at_density(collective: Collective, density: float) -> Collective:
+    if not hasattr(collective, "all_reduce_"):
+        raise ConfigError(f"a candidate is {collective!r}: give a collective")
     given = collective.density
     return collective if given is None else collective.with_density(density)
+
+
+def _keys_of(number: int, saved: Saved) -> list[str]:
+    """Under which keys a way has saved something of its own."""
+    return [key for key in saved if key.startswith(f"{number}.")]
 
 
 @lru_cache(maxsize=256)
