@@ -160,5 +160,11 @@ def test_candidates_of_auto_by_name():
 
 def test_a_method_lists_its_own_options():
     assert catalog.method("topk").options == ()
+    assert catalog.method("auto").options == (
+        "candidates",
+        "rounds",
+        "visit",
+        "recheck",
+    )
     assert catalog.method("topk").build(0.5, {}) == AllGather(0.5)
     assert catalog.method("dense").build(0.5, {}) == Dense()

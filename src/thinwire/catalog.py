@@ -163,7 +163,8 @@ class Method:
 
     @property
     def _fields(self) -> tuple[str, ...]:
-        return tuple(f.name for f in fields(self.collective))  # type: ignore[arg-type]
+        known = fields(self.collective)  # type: ignore[arg-type]
+        return tuple(f.name for f in known if f.init)
 
     @property
     def _codec_options(self) -> tuple[str, ...]:

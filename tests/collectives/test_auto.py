@@ -173,8 +173,8 @@ def test_a_resumed_run_keeps_its_choice_and_its_place():
         {"union": 7, "offered": 3},
         {"ways": 1, "choice": 2, "left": 9},
         {"choice": 2, "left": 9},
-        {"ways": QUICK._signature, "choice": 3, "left": 9},
-        {"ways": QUICK._signature, "choice": -1, "left": 9},
+        {"ways": QUICK.signature, "choice": 3, "left": 9},
+        {"ways": QUICK.signature, "choice": -1, "left": 9},
     ],
     ids=str,
 )

@@ -43,7 +43,7 @@ def settle_on(state, *choices, left=100):
     choices = choices * len(units) if len(choices) == 1 else choices
     for unit, choice in zip(units, choices, strict=True):
         settled = {"choice": choice, "left": left, "interval": left}
-        unit.collective.saved.update(ways=auto._signature, **settled)
+        unit.collective.saved.update(ways=auto.signature, **settled)
 
 
 def step_given(model, rank, step):

@@ -13,7 +13,6 @@ is confirmed.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import count, takewhile
 from statistics import median
 from typing import Self
@@ -87,6 +86,8 @@ class Auto:
     rounds: int = 2
     visit: int = 4
     recheck: int = 1000
+    # Of the above: times that were measured with other ways are not about these.
+    signature: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_density(self.density)
@@ -102,6 +103,7 @@ class Auto:
             raise ConfigError("auto cannot try itself: give other candidates")
         placed = tuple(_at_density(each, self.density) for each in self.candidates)
         object.__setattr__(self, "candidates", placed)
+        object.__setattr__(self, "signature", crc32(repr(self).encode()))
 
     @property
     def ways(self) -> tuple[Collective, ...]:
@@ -152,9 +154,9 @@ class Auto:
             saved["left"] -= 1
             return
         number = self.number(saved)
-        if saved.get("ways") != self._signature:
+        if saved.get("ways") != self.signature:
             _forget(saved)
-            saved["ways"] = self._signature
+            saved["ways"] = self.signature
         note = torch.tensor([1e9 * seconds], dtype=torch.float64)
         channel.all_reduce_((note, Op.MAX))
         times = self._times(saved)
@@ -176,12 +178,8 @@ class Auto:
     def choice(self, saved: Saved) -> int | None:
         """Which of the ways was chosen; None before the first choice."""
         chosen = saved.get("choice", -1)
-        known = saved.get("ways") == self._signature and chosen in range(len(self.ways))
-        return chosen if known else None
-
-    @property
-    def _signature(self) -> int:
-        return _checksum(self)
+        known = saved.get("ways") == self.signature
+        return chosen if known and 0 <= chosen <= len(self.candidates) else None
 
     def _settled(self, saved: Saved) -> bool:
         return saved.get("left", 0) > 0 and self.choice(saved) is not None
@@ -199,7 +197,7 @@ class Auto:
 
     def _times(self, saved: Saved) -> list[list[int]]:
         """The agreed nanoseconds of every reduction of every way in this trial."""
-        if saved.get("ways") != self._signature:
+        if saved.get("ways") != self.signature:
             return [[] for _ in self.ways]
         return [list(_tries(saved, number)) for number in range(len(self.ways))]
 
@@ -251,7 +249,7 @@ class Auto:
         again = min(2 * waited, DOUBLED * self.recheck) if chosen == before else 0
         wait = max(self.recheck, again, self._patience(times, chosen))
         _forget(saved)
-        saved.update(ways=self._signature, choice=chosen, left=wait, interval=wait)
+        saved.update(ways=self.signature, choice=chosen, left=wait, interval=wait)
 
     def _patience(self, times: Times, chosen: int) -> int:
         """The steps after which another trial like this one is within the budget."""
@@ -273,11 +271,6 @@ def _at_density(collective: Collective, density: float) -> Collective:
 def _keys_of(number: int, saved: Saved) -> list[str]:
     """Under which keys a way has saved something of its own."""
     return [key for key in saved if key.startswith(f"{number}.")]
-
-
-@lru_cache(maxsize=256)
-def _checksum(auto: Auto) -> int:
-    return crc32(repr(auto).encode())
 
 
 def _tries(saved: Saved, number: int) -> Iterator[int]:
