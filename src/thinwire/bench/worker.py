@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from thinwire.bench import net
+from thinwire.bench import net, reduce
 from thinwire.bench.ranks import Beat, Tell, joined, say_nothing
 from thinwire.errors import ThinwireError
 
@@ -27,7 +27,10 @@ class Job(Protocol):
         ...
 
 
-JOBS: Mapping[str, Callable[..., Job]] = {"net": net.Settings}
+JOBS: Mapping[str, Callable[..., Job]] = {
+    "net": net.Settings,
+    "reduce": reduce.Settings,
+}
 
 
 def message(kind: str, content: Any) -> str:

@@ -6,8 +6,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from thinwire.cli import bench_codecs, bench_net
-from thinwire.cli.launch import place
+from thinwire import catalog
+from thinwire.bench import files, reduce, report
+from thinwire.cli import bench_codecs, bench_net, bench_reduce
+from thinwire.cli.formatting import parse_count
+from thinwire.cli.launch import place, split
 
 app = typer.Typer(
     help="Measure networks, reductions, training and codecs.", no_args_is_help=True
@@ -24,16 +27,22 @@ Json = Annotated[
     Path | None,
     typer.Option(help="Also write the figures to this file.", metavar="FILE"),
 ]
+Rate = Annotated[
+    str,
+    typer.Option(help="Measure in a lab of this rate, such as 1gbit. Needs root."),
+]
+Repeats = Annotated[int, typer.Option(help="How often each method is timed.")]
+Report = Annotated[
+    Path | None,
+    typer.Option("--report", help="Also write a page of charts.", metavar="FILE"),
+]
 
 
 @app.command()
 def net(
     *,
     workers: Workers = 4,
-    rate: Annotated[
-        str,
-        typer.Option(help="Measure in a lab of this rate, such as 1gbit. Needs root."),
-    ] = "",
+    rate: Rate = "",
     out: Annotated[
         Path, typer.Option(help="Where the profile goes.", metavar="FILE")
     ] = Path("link.json"),
@@ -44,6 +53,84 @@ def net(
     processes, whose link is not shaped.
     """
     bench_net.measure(place(workers, rate), out, Console())
+
+
+@app.command("reduce")
+def reduce_gradients(
+    *,
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Methods, separated by commas, or 'all'; options after colons, as in "
+            "spardl:teams=2."
+        ),
+    ] = bench_reduce.DEFAULT_METHODS,
+    peers: Annotated[
+        str,
+        typer.Option(
+            help="What of PyTorch's to compare with, or 'none'; dense always."
+        ),
+    ] = bench_reduce.DEFAULT_PEERS,
+    size: Annotated[
+        str, typer.Option(help="Elements of the gradient.", metavar="NUMBER")
+    ] = "14.7e6",
+    density: Density = 0.01,
+    codec: Annotated[
+        str,
+        typer.Option(
+            help="Codecs, separated by commas: each method with each of them. The "
+            "method's own if not given."
+        ),
+    ] = "",
+    workers: Workers = 4,
+    rate: Rate = "",
+    repeats: Repeats = 15,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            help="Time for one method; slow ones get fewer repeats, 3 at least."
+        ),
+    ] = 20.0,
+    json: Json = None,
+    page: Report = None,
+) -> None:
+    """Time whole reductions: methods, codecs, and PyTorch's own, in turns.
+
+    Start it on every rank, with torchrun or thinwire lab run. Alone it starts local
+    processes: in a lab of the given rate where that can be, else over loopback, with a
+    forecast for that rate.
+    """
+    where = place(workers, rate)
+    named = tuple(catalog.METHODS) if methods == "all" else split(methods)
+    settings = reduce.Settings(
+        size=parse_count(size, "size"),
+        density=density,
+        methods=named,
+        codecs=split(codec),
+        peers=() if peers == "none" else split(peers),
+        repeats=repeats,
+        seconds=seconds,
+        place=where.network,
+        rate=where.bits,
+    )
+    outputs = bench_reduce.Outputs(json, page)
+    bench_reduce.measure(where, settings, Console(), outputs)
+
+
+@app.command("report")
+def merge_reports(
+    figures: Annotated[
+        list[Path], typer.Argument(help="Files written with --json.", metavar="FILE...")
+    ],
+    *,
+    out: Annotated[
+        Path, typer.Option(help="Where the page goes.", metavar="FILE")
+    ] = Path("report.html"),
+) -> None:
+    """Draw figures of several runs on one page: one file of HTML, nothing else."""
+    files.check_folder(out)
+    out.write_text(report.page([files.read(path) for path in figures]))
+    Console().print(f"Report written to {out}", highlight=False, soft_wrap=True)
 
 
 @app.command("codecs")

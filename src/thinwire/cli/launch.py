@@ -42,6 +42,13 @@ class Place:
         return self.kind == "lab" or bool(self.kind == "ranks" and self.rate)
 
     @property
+    def network(self) -> str:
+        """What connects the ranks: a "lab", "loopback", or the user's own "network"."""
+        if self.kind == "loopback":
+            return self.kind
+        return "lab" if self.shaped else "network"
+
+    @property
     def bits(self) -> int | None:
         """The slowest link's bits per second, where a rate is known."""
         rates = [parse_rate(rate) for rate in self.rate.split(",") if rate]
