@@ -8,11 +8,12 @@ result; a failure that a user can act on is a line too, on any rank.
 
 import json
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from thinwire.bench import net, reduce
+from thinwire.bench import net, reduce, train
 from thinwire.bench.ranks import Beat, Tell, joined, say_nothing
 from thinwire.errors import ThinwireError
 
@@ -30,6 +31,7 @@ class Job(Protocol):
 JOBS: Mapping[str, Callable[..., Job]] = {
     "net": net.Settings,
     "reduce": reduce.Settings,
+    "train": train.Settings,
 }
 
 
@@ -50,6 +52,9 @@ def main(arguments: list[str]) -> int:
     except ThinwireError as error:
         _print(message("error", str(error)))
         return 2
+    except Exception:  # of any kind: whoever started this must learn of it
+        _print(message("failure", traceback.format_exc()))
+        return 1
     return 0
 
 

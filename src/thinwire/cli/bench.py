@@ -8,7 +8,8 @@ from rich.console import Console
 
 from thinwire import catalog
 from thinwire.bench import files, reduce, report
-from thinwire.cli import bench_codecs, bench_net, bench_reduce
+from thinwire.bench import train as training
+from thinwire.cli import bench_codecs, bench_net, bench_reduce, bench_train
 from thinwire.cli.formatting import parse_count
 from thinwire.cli.launch import place, split
 
@@ -36,6 +37,24 @@ Report = Annotated[
     Path | None,
     typer.Option("--report", help="Also write a page of charts.", metavar="FILE"),
 ]
+Methods = Annotated[
+    str,
+    typer.Option(
+        help="Methods, separated by commas, or 'all'; options after colons, as in "
+        "spardl:teams=2."
+    ),
+]
+Peers = Annotated[
+    str,
+    typer.Option(help="What of PyTorch's to compare with, or 'none'; dense always."),
+]
+Codecs = Annotated[
+    str,
+    typer.Option(
+        help="Codecs, separated by commas: each method with each of them. The "
+        "method's own if not given."
+    ),
+]
 
 
 @app.command()
@@ -58,30 +77,13 @@ def net(
 @app.command("reduce")
 def reduce_gradients(
     *,
-    methods: Annotated[
-        str,
-        typer.Option(
-            help="Methods, separated by commas, or 'all'; options after colons, as in "
-            "spardl:teams=2."
-        ),
-    ] = bench_reduce.DEFAULT_METHODS,
-    peers: Annotated[
-        str,
-        typer.Option(
-            help="What of PyTorch's to compare with, or 'none'; dense always."
-        ),
-    ] = bench_reduce.DEFAULT_PEERS,
+    methods: Methods = bench_reduce.DEFAULT_METHODS,
+    peers: Peers = bench_reduce.DEFAULT_PEERS,
     size: Annotated[
         str, typer.Option(help="Elements of the gradient.", metavar="NUMBER")
     ] = "14.7e6",
     density: Density = 0.01,
-    codec: Annotated[
-        str,
-        typer.Option(
-            help="Codecs, separated by commas: each method with each of them. The "
-            "method's own if not given."
-        ),
-    ] = "",
+    codec: Codecs = "",
     workers: Workers = 4,
     rate: Rate = "",
     repeats: Repeats = 15,
@@ -101,13 +103,12 @@ def reduce_gradients(
     forecast for that rate.
     """
     where = place(workers, rate)
-    named = tuple(catalog.METHODS) if methods == "all" else split(methods)
     settings = reduce.Settings(
         size=parse_count(size, "size"),
         density=density,
-        methods=named,
+        methods=_methods(methods),
         codecs=split(codec),
-        peers=() if peers == "none" else split(peers),
+        peers=_peers(peers),
         repeats=repeats,
         seconds=seconds,
         place=where.network,
@@ -115,6 +116,49 @@ def reduce_gradients(
     )
     outputs = bench_reduce.Outputs(json, page)
     bench_reduce.measure(where, settings, Console(), outputs)
+
+
+@app.command()
+def train(
+    *,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="vgg16, resnet20 or mlp; or module:function of yours, which returns a "
+            "model and a function loss(model)."
+        ),
+    ] = "vgg16",
+    methods: Methods = bench_reduce.DEFAULT_METHODS,
+    peers: Peers = "torch-bf16,powersgd-1",
+    density: Density = 0.01,
+    codec: Codecs = "",
+    scope: Annotated[
+        str, typer.Option(help="bucket (overlaps with backward) or model.")
+    ] = "bucket",
+    workers: Workers = 4,
+    rate: Rate = "",
+    steps: Annotated[int, typer.Option(help="Timed steps of each method.")] = 15,
+    json: Json = None,
+    page: Report = None,
+) -> None:
+    """Time training steps of a model with each method, in turns.
+
+    Start it on every rank, with torchrun or thinwire lab run, or alone.
+    """
+    where = place(workers, rate)
+    settings = training.Settings(
+        model=model,
+        density=density,
+        methods=_methods(methods),
+        codecs=split(codec),
+        peers=_peers(peers),
+        steps=steps,
+        scope=scope,
+        place=where.network,
+        rate=where.bits,
+    )
+    outputs = bench_reduce.Outputs(json, page)
+    bench_train.measure(where, settings, Console(), outputs)
 
 
 @app.command("report")
@@ -157,3 +201,11 @@ def codecs(
 ) -> None:
     """Encode the largest elements of a tensor with each codec: bits, time, error."""
     bench_codecs.run(tensor, density, names, console=Console(), file=json)
+
+
+def _methods(text: str) -> tuple[str, ...]:
+    return tuple(catalog.METHODS) if text == "all" else split(text)
+
+
+def _peers(text: str) -> tuple[str, ...]:
+    return () if text == "none" else split(text)

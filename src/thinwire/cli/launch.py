@@ -128,6 +128,8 @@ class _Listener:
         """The result, or the failure that there is none for."""
         if "error" in self._found:
             raise GroupError(self._found["error"])
+        if "failure" in self._found:
+            raise GroupError(f"a process failed:\n{self._found['failure']}")
         if code or "result" not in self._found:
             said = "\n".join(self._said[-40:])
             raise GroupError(
