@@ -5,6 +5,7 @@ from typing import Any
 from thinwire.bench.files import KIND, VERSION
 
 LABELS = ("torch", "powersgd-1", "spardl", "topk", "spardl <script>&amp;")
+LONG = "spardl:teams=2:variant=recursive elias-fano+bfloat16"
 
 
 def row(label: str, seconds: float, **changes: Any) -> dict[str, Any]:
@@ -31,8 +32,8 @@ def row(label: str, seconds: float, **changes: Any) -> dict[str, Any]:
 
 
 def reduction(ranks: int = 4, **changes: Any) -> dict[str, Any]:
-    seconds = (0.7654, 0.25, 0.0511, 0.1, 0.2)
-    rows = [row(*each) for each in zip(LABELS, seconds, strict=True)]
+    seconds = (0.7654, 0.25, 0.0511, 0.1, 0.2, 0.12345)
+    rows = [row(*each) for each in zip((*LABELS, LONG), seconds, strict=True)]
     return {
         KIND: "reduce",
         "version": VERSION,

@@ -3,17 +3,14 @@
 import json
 import os
 import sys
-from pathlib import Path
 
 import pytest
+from figures import reduction, training
 
 from thinwire import profile
 from thinwire.cli import launch, main
 from thinwire.errors import ConfigError, GroupError
 from thinwire.lab import doctor
-
-sys.path.append(str(Path(__file__).parents[1] / "bench"))
-from figures import reduction, training
 
 
 def run(capture, *arguments):
@@ -61,6 +58,7 @@ def test_errors_come_before_anything_is_started(
 
 
 @pytest.mark.processes
+@pytest.mark.timeout(120)
 def test_reductions_over_loopback_from_the_command_to_the_page(
     capfd, tmp_path, monkeypatch
 ):

@@ -12,6 +12,7 @@ WIDTH = 340
 COLOURS = 12
 _ROW = 34
 _BAR = 12
+_LONGEST = 32  # letters of a name that leave room for its number
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 38
 _HEIGHT = 260
 _NEAR = 13.0  # labels closer than this are pushed apart
@@ -137,13 +138,17 @@ def _frame(
     drawn.append(
         f'<text class="middle" x="{(_LEFT + right) / 2}" y="{_HEIGHT - 6}">'
         f'{horizontal}</text><text class="middle" '
-        f'transform="translate(11 {(_TOP + bottom) / 2}) rotate(-90)">{vertical}</text>'
+        f'transform="translate(13 {(_TOP + bottom) / 2}) rotate(-90)">{vertical}</text>'
     )
     return "".join(drawn)
 
 
 def _bar(row: Bar, top: float, scale: float) -> str:
-    drawn = [f'<text x="0" y="{top + 13}">{escape(row.name)}</text>']
+    name = row.name if len(row.name) <= _LONGEST else row.name[: _LONGEST - 1] + "…"
+    drawn = [
+        f'<text x="0" y="{top + 13}">{escape(name)}'
+        f"<title>{escape(row.name)}</title></text>"
+    ]
     drawn.append(
         f'<text class="end" x="{WIDTH}" y="{top + 13}">{escape(row.text)}</text>'
     )

@@ -39,8 +39,8 @@ p{{margin:.5rem 0}}
 .note,figcaption,footer,caption{{color:var(--soft);font-size:.875rem}}
 .verdict{{font-weight:600}}
 figure{{background:var(--card);border-radius:.5rem;margin:1rem 0;padding:.75rem}}
-svg{{display:block;width:100%;max-width:34rem;height:auto}}
-svg text{{fill:var(--ink);font:12px system-ui,sans-serif}}
+svg{{display:block;width:100%;max-width:28rem;height:auto}}
+svg text{{fill:var(--ink);font:13px system-ui,sans-serif}}
 svg .end{{text-anchor:end}}svg .middle{{text-anchor:middle}}
 svg .grid{{stroke:var(--rule);stroke-width:.5}}
 svg .whisker{{stroke:var(--ink);stroke-width:2}}

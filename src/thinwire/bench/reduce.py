@@ -132,7 +132,7 @@ def wire_floor(size: int, density: float, ranks: int) -> float:
     An index takes the entropy of a list of this density.
 
     >>> round(wire_floor(14_700_000, 0.01, 8))
-    774337
+    774300
     """
     kept = keep_count(size, density)
     share = kept / size
