@@ -9,8 +9,9 @@ Here a step takes what one worker's took there (batch / its throughput) and one
 reduction of ours. P = 4 and 8 are measured in the lab, where all ranks share this
 machine's processors; 16 and 32 are simulated on links of 1 Gbit/s and 436 us, as the
 authors fitted theirs, where only the wire takes time; the processor time of a worker
-that the lab measured at the largest P comes to it. Published throughputs are those of the authors'
-plotting script; their abstract claims 2.7 to 12 times dense and 1.1 to 1.7 times top-k.
+that the lab measured at the largest P comes to it. Published throughputs are those of
+the authors' plotting script; their abstract claims 2.7 to 12 times dense and 1.1 to 1.7
+times top-k.
 
 SparDL (arXiv:2304.00737) is compared with top-k by all-gather and gTop-k on 5, 8, 11
 and 14 ranks at 1 %: simulated, on the same links, the wire alone. Its own figures could
