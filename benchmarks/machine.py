@@ -1,18 +1,5 @@
 """What a benchmark ran on, for its report."""
 
-import os
-import platform
-from pathlib import Path
+from thinwire.bench.machine import machine
 
-import numba
-import torch
-
-
-def machine() -> str:
-    """Processor, cores and versions, in a line."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
-    processor = names[0] if names else platform.processor()
-    versions = f"torch {torch.__version__}, numba {numba.__version__}"
-    return f"{processor}, {os.cpu_count()} cores, {versions}"
+__all__ = ["machine"]
