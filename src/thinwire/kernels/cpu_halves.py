@@ -33,10 +33,9 @@ def to_float16(values: Tensor) -> Tensor:
 
 
 def _converted(values: Tensor, convert: Any, dtype: torch.dtype) -> Tensor:
-    bits = values.contiguous().numpy().view(np.int32)
-    halves = np.empty(len(bits), np.uint16)
-    convert(bits, halves)
-    return torch.from_numpy(halves).view(dtype)
+    halves = torch.empty(values.numel(), dtype=torch.uint16)
+    convert(values.contiguous().numpy().view(np.int32), halves.numpy())
+    return halves.view(dtype)
 
 
 @intrinsic
