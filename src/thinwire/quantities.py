@@ -8,7 +8,7 @@ UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)")
 _FASTEST = 100 * 10**9
 
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_PER_SECOND = {"us": 1e6, "ms": 1e3, "s": 1.0}
 _DURATION = re.compile(r"(\d+(?:\.\d*)?(?:e-?\d+)?)(us|ms|s)")
 
 
@@ -39,4 +39,4 @@ def parse_duration(text: str, what: str) -> float:
         raise ConfigError(
             f"{what} is {text!r}: give a number and s, ms or us, such as 200ms"
         )
-    return float(match[1]) * _SECONDS[match[2]]
+    return float(match[1]) / _PER_SECOND[match[2]]
