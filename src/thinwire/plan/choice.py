@@ -82,16 +82,25 @@ class Choice:
         self.reducer.collective.check(ranks)
 
     def cost(self, size: int, ranks: int) -> Cost:
-        """The card of one reduction. Plain DDP needs no guard, and `dense` is that."""
-        collective = self.reducer.collective
-        if self.method == "dense":
-            return collective.cost(size, ranks, None)
-        cost = replace(self.reducer, codec=self.weighed).cost(size, ranks)
+        """The card of one reduction."""
+        return self.own_cost(size, ranks) + self.guard_cost(size, ranks)
+
+    def own_cost(self, size: int, ranks: int) -> Cost:
+        """The collective's part."""
+        cost = self.reducer.collective.cost(size, ranks, self.weighed)
         if self.weighed is self.reducer.codec:
             return cost
         # A length travels ahead of every packet.
-        rounds = collective.cost(size, ranks, self.weighed).rounds
-        return cost + Cost(rounds, _LENGTH_NBYTES * rounds)
+        return cost + Cost(cost.rounds, _LENGTH_NBYTES * cost.rounds)
+
+    def guard_cost(self, size: int, ranks: int) -> Cost:
+        """The guard's part. Plain DDP needs no guard, and `dense` is that."""
+        if self.method == "dense":
+            return Cost()
+        pipeline = replace(self.reducer, codec=self.weighed)
+        whole = pipeline.cost(size, ranks)
+        part = pipeline.collective.cost(size, ranks, self.weighed)
+        return Cost(whole.rounds - part.rounds, whole.nbytes - part.nbytes)
 
     @property
     def weighed(self) -> Codec | None:

@@ -134,16 +134,24 @@ def reduced(
     compute = machine.speed(choice).seconds(seen, share)
     if ranks == 1:
         return Reduction(compute, 0.0, 0.0, 0.0)
-    cost, moving = choice.cost(size, ranks), _moving(choice, machine)
+    own, guard = choice.own_cost(size, ranks), choice.guard_cost(size, ranks)
+    transport = machine.transport
+    moving = transport.all_reduce if choice.by_library else transport.exchange
     plain = Link(0.0, link.bandwidth, link.burst)
-    software = 0.0 if scenario.measured else moving.latency
-    per_round = link.latency + max(software, share * moving.round)
     return Reduction(
         compute,
-        plain.seconds(cost, idle=compute),
-        share * moving.byte * cost.nbytes,
-        cost.rounds * per_round + choice.detour(size, ranks, link),
+        plain.seconds(own + guard, idle=compute),
+        share * moving.byte * own.nbytes,
+        own.rounds * _wait(moving, scenario)
+        + guard.rounds * _wait(transport.all_reduce, scenario)
+        + choice.detour(size, ranks, link),
     )
+
+
+def _wait(moving: Moving, scenario: Scenario) -> float:
+    """A round, however short."""
+    software = 0.0 if scenario.measured else moving.latency
+    return scenario.link.latency + max(software, scenario.share * moving.round)
 
 
 def wire_seconds(choice: Choice, size: int, ranks: int, link: Link) -> float:
@@ -165,8 +173,3 @@ def named(link: Link) -> Link:
     if not isfinite(link.bandwidth):
         return link
     return Link(link.latency, PAYLOAD * link.bandwidth, round(PAYLOAD * link.burst))
-
-
-def _moving(choice: Choice, machine: Machine) -> Moving:
-    transport = machine.transport
-    return transport.all_reduce if choice.by_library else transport.exchange

@@ -77,7 +77,7 @@ def _from_file(file: Path) -> ModuleType:
 
 
 def _made(path: str, function: Callable[[], Any]) -> Any:
-    # Not every model can be made without memory; one that cannot be made at all says so.
+    # Not every model can be made without memory; what cannot be made at all says so.
     with suppress(Exception), torch.device("meta"):
         return function()
     try:
