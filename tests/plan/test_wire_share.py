@@ -34,19 +34,20 @@ MOST = {"s2": 0.15, "union": 0.1}
 
 
 def clocks(choice: Choice, ranks: int, link: Link) -> float:
-    """Seconds of the second step: the first one's numbers plan some methods' second."""
+    """Seconds of a step; of S2's second, which is planned with the first's numbers."""
+    steps = 2 if choice.method == "s2" else 1
 
     def body(group):
         state = choice.reducer.init(Layout.flat(SIZE))
         generator = torch.Generator().manual_seed(group.rank)
-        for step in range(2):
+        for step in range(steps):
             group.spend(step * START - group.now())  # all start together
             grad = torch.randn(SIZE, generator=generator)
             if choice.method == "dense":
                 group.all_reduce_((grad, Op.SUM))
             else:
                 choice.reducer.reduce_([grad], group, state)
-        return group.now() - START
+        return group.now() - (steps - 1) * START
 
     return max(simulate(ranks, body, link=link))
 

@@ -204,8 +204,8 @@ def shown(report: Report) -> Group:
     for part, (glyph, colour) in _PARTS.items():
         legend.append(2 * glyph, colour).append(f" {part}  ")
     return Group(
-        Text(_setting(report.scenario), style="dim"),
         Text(report.verdict, style=style),
+        Text(_setting(report.scenario), style="dim"),
         Text(),
         _table(report),
         legend,

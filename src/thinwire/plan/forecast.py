@@ -150,8 +150,10 @@ def reduced(
 
 def _wait(moving: Moving, scenario: Scenario) -> float:
     """A round, however short."""
-    software = 0.0 if scenario.measured else moving.latency
-    return scenario.link.latency + max(software, scenario.share * moving.round)
+    latency, share = scenario.link.latency, scenario.share
+    if scenario.measured:  # by one message at a time
+        return latency + (share - 1) * moving.round
+    return latency + max(moving.latency, share * moving.round)
 
 
 def wire_seconds(choice: Choice, size: int, ranks: int, link: Link) -> float:
