@@ -171,16 +171,17 @@ def check_alike(grad: Tensor) -> None:
 
 
 def forecast(cell: Cell, speeds: Machine) -> Reduction:
-    rate = parse_rate(cell.rate)
-    shape = shapes([rate] * cell.ranks)[0]
-    scenario = Scenario(
-        cell.size,
-        cell.ranks,
-        named(Link(0.0, rate / 8, shape.burst)),
-        ranks_per_machine=cell.ranks,
-        cores=os.cpu_count() or 1,
-    )
-    return reduced(Choice.parse(cell.method, DENSITY), cell.size, scenario, speeds)
+    choice = Choice.parse(cell.method, DENSITY)
+    setting = scenario(cell.size, cell.ranks, cell.rate)
+    return reduced(choice, cell.size, setting, speeds)
+
+
+def scenario(size: int, ranks: int, rate: str) -> Scenario:
+    """All ranks on this machine, on links that let a burst through at once."""
+    bits = parse_rate(rate)
+    link = named(Link(0.0, bits / 8, shapes([bits] * ranks)[0].burst))
+    cores = os.cpu_count() or 1
+    return Scenario(size, ranks, link, ranks_per_machine=ranks, cores=cores)
 
 
 def measured(options: argparse.Namespace) -> dict[Key, Cell]:
@@ -284,7 +285,10 @@ def main() -> None:
         options.file.unlink(missing_ok=True)
     choices = [Choice.parse(method, DENSITY) for method in options.methods]
     # Quiet while it is measured: before the lab is up.
-    speeds = machine.known(choices, anew=not options.file.exists(), tell=say)
+    anew = not options.file.exists()
+    for others in {scenario(1, ranks, RATES[0]).others for ranks in options.ranks}:
+        speeds = machine.known(choices, others=others, anew=anew, tell=say)
+        anew = False
     show(measured(options), speeds, options)
 
 

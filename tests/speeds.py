@@ -14,8 +14,10 @@ DENSE = Speed((0.0, 0.5e-9, 0.0, 0.0), (0.0, 0.5e-9, 0.0, 0.0))
 
 
 def machine_for(choices) -> Machine:
-    """Knows these choices."""
+    """Knows these choices, whatever neighbours they have."""
     speeds = {
-        key(choice): DENSE if choice.method == "dense" else SPARSE for choice in choices
+        key(choice, others): DENSE if choice.method == "dense" else SPARSE
+        for choice in choices
+        for others in range(8)
     }
     return Machine(TRANSPORT, speeds)

@@ -1,5 +1,9 @@
 """What is measured of a machine, what is made of it, and where it is kept."""
 
+import signal
+import subprocess
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +11,7 @@ import torch
 from speeds import TRANSPORT
 from thinwire.catalog import codec
 from thinwire.groups import simulate
-from thinwire.plan import calibrate, machine, transport
+from thinwire.plan import calibrate, machine, neighbours, transport
 from thinwire.plan.calibrate import Metered
 from thinwire.plan.choice import Choice
 from thinwire.plan.processor import Sample, Speed
@@ -89,6 +93,38 @@ def test_a_machine_is_measured_once(measurements):
     again = machine.known([topk], anew=True)
     assert again == first
     assert measurements[-2:] == ["move", "topk"]
+
+
+def test_neighbours_are_busy_while_it_is_measured(measurements, monkeypatch):
+    @contextmanager
+    def busy(count):
+        measurements.append(f"{count} busy")
+        yield
+        measurements.append("quiet")
+
+    monkeypatch.setattr(neighbours, "busy", busy)
+    topk = Choice.parse("topk")
+    machine.known([topk], others=3)
+    machine.known([topk], others=3)
+    assert measurements == ["move", "3 busy", "topk", "quiet"]
+    found = machine.known([topk])
+    assert measurements[4:] == ["0 busy", "topk", "quiet"]
+    assert {machine.key(topk, 3), machine.key(topk)} == found.speeds.keys()
+
+
+@pytest.mark.processes
+def test_neighbours_come_and_go(monkeypatch):
+    started = []
+    start = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess,
+        "Popen",
+        lambda *a, **k: started.append(start(*a, **k)) or started[-1],
+    )
+    with neighbours.busy(1):
+        (process,) = started
+        assert process.poll() is None
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_teams_share_a_speed(measurements):

@@ -184,6 +184,7 @@ def run(
     with console.status("measuring this machine, once") as status:
         speeds = machine.known(
             choices,
+            others=scenario.others,
             anew=recalibrate,
             tell=lambda what: status.update(f"measuring this machine, once: {what}"),
         )

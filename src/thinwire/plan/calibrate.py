@@ -1,10 +1,12 @@
 """How long this machine computes for a reduction: real ones, on simulated ranks.
 
 The ranks run one after the other, in one process, so each finds a core of its own. What
-they spend inside of the group is not counted: that is the simulation's.
+they spend inside of the group is not counted: that is the simulation's. Where ranks
+share a machine, other processes keep its other cores busy meanwhile (`neighbours.py`).
 """
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from statistics import median
 from time import thread_time
@@ -56,6 +58,16 @@ def measure(choice: Choice, points: Sequence[Point] = POINTS) -> Speed:
         trials += [(two.at_density(at), size, ranks) for size, ranks, at in points[::5]]
     # What keeps everything would be measured twice at the densities of one size.
     return Speed.of([_sample(*trial) for trial in dict.fromkeys(trials)])
+
+
+def keep_busy() -> Iterator[None]:
+    """Reduce for ever, as a rank does that has a core to itself."""
+    size, ranks, density = POINTS[0]
+    choice = Choice.parse("topk", density)
+    parent = os.getppid()
+    while os.getppid() == parent:  # nobody is left busy by a parent that was killed
+        _sample(choice, size, ranks)
+        yield
 
 
 def _sample(choice: Choice, size: int, ranks: int) -> Sample:

@@ -58,6 +58,11 @@ class Scenario:
         return max(1.0, self.ranks_per_machine / self.cores)
 
     @property
+    def others(self) -> int:
+        """How many cores besides a rank's own are busy with other ranks."""
+        return min(self.ranks_per_machine, self.cores) - 1
+
+    @property
     def buckets(self) -> int:
         """How many reductions a step has."""
         return -(-4 * self.parameters // self.bucket)
@@ -131,7 +136,7 @@ def reduced(
     """One reduction of a vector of `size`, backward passes aside."""
     ranks, link, share = scenario.workers, scenario.link, scenario.share
     seen = features(choice, size, ranks)
-    compute = machine.speed(choice).seconds(seen, share)
+    compute = machine.speed(choice, scenario.others).seconds(seen, share)
     if ranks == 1:
         return Reduction(compute, 0.0, 0.0, 0.0)
     own, guard = choice.own_cost(size, ranks), choice.guard_cost(size, ranks)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from thinwire.plan import calibrate, transport
+from thinwire.plan import calibrate, neighbours, transport
 from thinwire.plan.choice import Choice
 from thinwire.plan.processor import Speed
 from thinwire.plan.transport import Transport
@@ -21,43 +21,58 @@ from thinwire.version import __version__
 Tell = Callable[[str], None]
 """Is told what is being measured."""
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(slots=True)
 class Machine:
-    """Speeds by what was measured: a method, its options and its codec."""
+    """Speeds by what was measured: a method, its options, its codec, its neighbours."""
 
     transport: Transport
     speeds: dict[str, Speed] = field(default_factory=dict)
 
-    def speed(self, choice: Choice) -> Speed:
+    def speed(self, choice: Choice, others: int = 0) -> Speed:
         """Of a choice at any density and with any number of teams."""
-        return self.speeds[key(choice)]
+        return self.speeds[key(choice, others)]
 
 
-def key(choice: Choice) -> str:
-    """What choices that are measured together have in common."""
+def key(choice: Choice, others: int = 0) -> str:
+    """What choices that are measured together have in common.
+
+    >>> key(Choice.parse("gtopk:variant=tree"), others=1)
+    'gtopk variant=tree, elias-fano+bfloat16, beside 1'
+    """
     options = [f"{n}={v}" for n, v in choice.options if n != "teams"]
-    return " ".join([choice.method, *options, choice.codec or "-"])
+    said = [" ".join([choice.method, *options])]
+    said += [choice.codec] if choice.codec else []
+    said += [f"beside {min(others, neighbours.MOST)}"] if others else []
+    return ", ".join(said)
 
 
 def known(
-    choices: Iterable[Choice], *, anew: bool = False, tell: Tell = lambda _: None
+    choices: Iterable[Choice],
+    *,
+    others: int = 0,
+    anew: bool = False,
+    tell: Tell = lambda _: None,
 ) -> Machine:
-    """This machine, with the speeds of these choices: what is not known is measured."""
+    """This machine, with the speeds of these choices: what is not known is measured.
+
+    `others` is how many cores besides a rank's own are busy with other ranks.
+    """
     file = _file()
     machine = None if anew else _read(file)
-    missing = {key(choice): choice for choice in choices}
     if machine is None:
         tell("moving bytes between two processes")
         machine = Machine(transport.measure())
-    elif not missing.keys() - machine.speeds.keys():
-        return machine
-    for name in missing.keys() - machine.speeds.keys():
-        tell(f"computing: {name.removesuffix(' -')}")
-        machine.speeds[name] = calibrate.measure(missing[name])
-    _write(file, machine)
+    wanted = {key(choice, others): choice for choice in choices}
+    missing = [name for name in wanted if name not in machine.speeds]
+    if missing:
+        with neighbours.busy(others):
+            for name in missing:
+                tell(name)
+                machine.speeds[name] = calibrate.measure(wanted[name])
+        _write(file, machine)
     return machine
 
 
