@@ -4,18 +4,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-gpu lint check laws fuzz bench bench-gpu format build clean
+.PHONY: demo test test-gpu test-report lint check laws fuzz bench bench-gpu format build clean
 
 demo: $(READY)
 	$(BIN)/thinwire demo
 
 # Two at a time: much of the suite waits for processes and for time-outs.
 test: $(READY)
-	$(BIN)/pytest -q -m "not slow and not gpu" -n 2 --dist worksteal
+	$(BIN)/pytest -q -m "not slow and not gpu and not browser" -n 2 --dist worksteal
 
 # On a machine with a CUDA device.
 test-gpu: $(READY)
 	$(BIN)/pytest -q -m gpu
+
+# Reports in a real browser, which is found or installed; its driver is kept in .browser.
+BROWSER := .browser
+test-report: $(BROWSER)/.ready
+	PYTHONPATH=$(BROWSER) $(BIN)/pytest -q -m browser tests/report
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -54,13 +59,18 @@ build: $(READY)
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info
+	rm -rf $(VENV) $(BROWSER) build dist src/*.egg-info
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "thinwire needs Python 3.11 or newer; try: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	touch $(READY)
+
+$(BROWSER)/.ready: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade -c constraints.txt --target $(BROWSER) playwright
+	PYTHONPATH=$(BROWSER) $(BIN)/python tests/report/browser.py
+	touch $@
 
 $(VENV)/.ready-to-fuzz: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'

@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from machine import machine as named_machine
+from thinwire.bench.machine import machine as named_machine
 from thinwire.cost import Link
 from thinwire.groups.torch import TorchGroup
 from thinwire.lab import Lab

@@ -88,12 +88,13 @@ def read(path: Path) -> Profile:
             f"known here; {_REMEDY}"
         )
     try:
-        return Profile(**_typed(found))
+        return Profile(**typed(found))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _typed(found: Mapping[str, Any]) -> dict[str, Any]:
+def typed(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a profile, all of them and no others, from what JSON makes."""
     names = [each.name for each in fields(Profile)]
     missing = [name for name in names if name not in found]
     unknown = [name for name in found if name not in names]

@@ -124,6 +124,7 @@ def test_a_model_is_counted(capsys, tmp_path):
         "    model = torch.nn.Linear(1000, 999)\n"
         "    model.bias.requires_grad_(False)\n"
         "    return model\n"
+        "def with_loss(): return build(), lambda model: model\n"
         "def other(): return 3\n"
         "def broken(): raise RuntimeError('no such luck')\n"
     )
@@ -131,10 +132,12 @@ def test_a_model_is_counted(capsys, tmp_path):
     code, _, err = run(capsys, "--model", f"{file}:build", *options)
     assert (code, err) == (0, "")
     assert json.loads(made.read_text())["parameters"] == 999_000
+    code, _, _ = run(capsys, "--model", f"{file}:with_loss", *options)
+    assert (code, json.loads(made.read_text())["parameters"]) == (0, 999_000)
     for name, said in {
         "other": "returns a int",
         "broken": "no such luck",
-        "missing": "it has build, other, broken",
+        "missing": "it has build, with_loss, other, broken",
     }.items():
         code, _, err = run(capsys, "--model", f"{file}:{name}", *options)
         assert code == 2

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from thinwire.cli import bench_codecs as bench_codecs_command
+from thinwire.cli import bench as bench_commands
 from thinwire.cli import demo as demo_command
 from thinwire.cli import lab as lab_commands
 from thinwire.cli import methods as methods_command
@@ -27,10 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-bench = typer.Typer(
-    help="Measure on this machine, with your own data.", no_args_is_help=True
-)
-app.add_typer(bench, name="bench")
+app.add_typer(bench_commands.app, name="bench")
 app.add_typer(lab_commands.app, name="lab")
 
 Density = Annotated[
@@ -200,31 +197,3 @@ def plan(
     )
     console = Console()
     plan_command.run(wanted, console, recalibrate=recalibrate, file=json, chart=chart)
-
-
-@bench.command("codecs")
-def bench_codecs(
-    *,
-    tensor: Annotated[
-        Path,
-        typer.Option(
-            help="A file from torch.save: a gradient, or a dict of tensors.",
-            metavar="FILE",
-        ),
-    ],
-    density: Density = 0.01,
-    codecs: Annotated[
-        str,
-        typer.Option(
-            help="Codecs, separated by commas, such as rice+log4,rice+int8; a dozen "
-            "of them if not given.",
-            show_default=False,
-        ),
-    ] = bench_codecs_command.DEFAULT_CODECS,
-    json: Annotated[
-        Path | None,
-        typer.Option(help="Also write the figures to this file.", metavar="FILE"),
-    ] = None,
-) -> None:
-    """Encode the largest elements of a tensor with each codec: bits, time, error."""
-    bench_codecs_command.run(tensor, density, codecs, console=Console(), file=json)

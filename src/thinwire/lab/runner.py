@@ -16,12 +16,16 @@ from thinwire.lab import commands
 from thinwire.lab.keeper import Keeper
 from thinwire.lab.network import INTERFACE
 from thinwire.lab.record import Record
+from thinwire.lab.shaping import rate_name
 
 Tell = Callable[[int, str], None]  # a host, and a line it printed
 
 # Names for the hosts' addresses: torch looks them up, and complains if there are none.
 # `ip netns exec` has left the machine's mounts behind, so nobody else sees the file.
 _WITH_NAMES = 'mount --bind "$0" /etc/hosts 2>/dev/null; exec "$@"'
+
+# Tells what runs on a host how fast the links are, of all hosts in order.
+RATES_VARIABLE = "THINWIRE_LAB_RATES"
 
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 3.0
@@ -62,6 +66,7 @@ def environment(record: Record, host: int, port: int) -> dict[str, str]:
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
         "GLOO_SOCKET_IFNAME": INTERFACE,
+        RATES_VARIABLE: ",".join(map(rate_name, record.rates)),
         # As torchrun does: the hosts share this machine's processors.
         "OMP_NUM_THREADS": given.get("OMP_NUM_THREADS", "1"),
         "PYTHONUNBUFFERED": given.get("PYTHONUNBUFFERED", "1"),

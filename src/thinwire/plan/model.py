@@ -3,8 +3,8 @@
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,9 +17,11 @@ from thinwire.errors import ConfigError
 def count_parameters(path: str) -> int:
     """Of the module that a function returns: "models.py:build" or "package.models:fn".
 
-    It is called without arguments, and where that works without memory for weights.
+    It is called without arguments, and where that works without memory for weights. The
+    function of a benchmark, which returns a model and its loss, will do as well.
     """
     made = _made(path, _found(path))
+    made = made[0] if isinstance(made, tuple) and made else made
     if not isinstance(made, torch.nn.Module):
         raise ConfigError(
             f"{path} returns a {type(made).__name__}: give a function that returns a "
@@ -54,7 +56,8 @@ def _imported(where: str, path: str) -> ModuleType:
     try:
         if where.endswith(".py"):
             return _from_file(Path(where))
-        return importlib.import_module(where)
+        with _importable(Path.cwd()):
+            return importlib.import_module(where)
     except Exception as error:  # a user's file may raise anything
         said = f"{type(error).__name__}: {error}"
         raise ConfigError(
@@ -68,12 +71,18 @@ def _from_file(file: Path) -> ModuleType:
         raise ImportError(f"{file} is no Python file")
     module = importlib.util.module_from_spec(spec)
     # So that what it imports from its own folder is found, as when it is run.
-    sys.path.insert(0, str(file.resolve().parent))
-    try:
+    with _importable(file.resolve().parent):
         spec.loader.exec_module(module)
-    finally:
-        sys.path.pop(0)
     return module
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
 
 
 def _made(path: str, function: Callable[[], Any]) -> Any:

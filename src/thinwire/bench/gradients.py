@@ -1,0 +1,35 @@
+"""Gradients to measure with: fresh in every step, with large and small layers.
+
+Laplace values; each run of 64 k elements has a scale of its own, and half of the
+variance is common to all ranks, as with gradients of one model on different data.
+"""
+
+import torch
+from torch import Tensor
+
+_PERIOD = 1 << 16
+_SHARED = 0.5
+
+
+class Gradients:
+    """One rank's, all drawn from the seed."""
+
+    def __init__(self, size: int, rank: int, seed: int = 0) -> None:
+        scales = torch.Generator().manual_seed(seed)
+        self._scales = torch.randn(-(-size // _PERIOD), generator=scales).exp_()
+        self._shared = torch.Generator().manual_seed(seed + 1)
+        self._own = torch.Generator().manual_seed(seed + 2 + rank)
+        self._signs = torch.empty(size, dtype=torch.int8)
+        self._common = torch.empty(size)
+
+    def fill_(self, grad: Tensor) -> None:
+        """Replace a gradient by the next one."""
+        self._laplace_(self._common, self._shared)
+        self._laplace_(grad, self._own).mul_((1 - _SHARED) ** 0.5)
+        grad.add_(self._common, alpha=_SHARED**0.5)
+        for part, scale in zip(torch.split(grad, _PERIOD), self._scales, strict=True):
+            part.mul_(scale)
+
+    def _laplace_(self, vector: Tensor, generator: torch.Generator) -> Tensor:
+        signs = self._signs.random_(0, 2, generator=generator).mul_(2).sub_(1)
+        return vector.exponential_(generator=generator).mul_(signs)
