@@ -113,8 +113,9 @@ def test_a_burst_spares_what_a_pause_refills():
     link, choice = Link(0.0, 125e6, burst=50_000), Choice.parse("gtopk")
     scenario = Scenario(14_700_000, 8, link, ranks_per_machine=8, cores=2)
     with_burst = reduced(choice, 14_700_000, scenario, machine_for([choice]))
-    cost = choice.cost(14_700_000, 8)
-    assert with_burst.wire == pytest.approx((cost.nbytes - 17 * 50_000) / 125e6)
+    own, guard = choice.own_cost(14_700_000, 8), choice.guard_cost(14_700_000, 8)
+    seconds = (own.nbytes - 3 * 50_000 + guard.nbytes) / 125e6
+    assert with_burst.wire == pytest.approx(seconds)
 
 
 def test_a_link_known_by_name_carries_headers_too():

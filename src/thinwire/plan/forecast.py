@@ -145,7 +145,8 @@ def reduced(
     plain = Link(0.0, link.bandwidth, link.burst)
     return Reduction(
         compute,
-        plain.seconds(own + guard, idle=compute),
+        # The guard's few bytes would not use up what a burst spares.
+        plain.seconds(own, idle=compute) + link.transfer(guard.nbytes),
         share * moving.byte * own.nbytes,
         own.rounds * _wait(moving, scenario)
         + guard.rounds * _wait(transport.all_reduce, scenario)
