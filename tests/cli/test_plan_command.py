@@ -20,8 +20,8 @@ PROFILE = {
     "ranks": 2,
     "hosts": 2,
     "ranks_per_host": 1,
-    "ranks_per_machine": 2,
-    "cores": 2,
+    "ranks_per_machine": 6,
+    "cores": 3,
     "shaped": True,
     "backend": "gloo",
     "date": "2026-01-01T00:00:00",
@@ -99,6 +99,7 @@ def test_a_chart_is_drawn(capsys, tmp_path, suffix):
     drawn = file.read_text()
     assert f"<{suffix[1:]}" in drawn
     assert "█" in drawn
+    assert "url(" not in drawn.replace("url(#", "")
 
 
 def test_a_profile_says_what_the_link_is_and_who_shares_cores(capsys, tmp_path):
@@ -113,7 +114,7 @@ def test_a_profile_says_what_the_link_is_and_who_shares_cores(capsys, tmp_path):
         "bytes_per_s": 1.1e8,
         "measured": True,
     }
-    assert (plan["ranks_per_machine"], plan["cores"]) == (2, 2)
+    assert (plan["ranks_per_machine"], plan["cores"]) == (6, 3)
 
 
 def test_a_model_is_counted(capsys, tmp_path):
