@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lists import LAWS, clustered, recorded, sample, uniform
+from machine import machine
 from thinwire.bench.codecs import (
     Half,
     Measured,
@@ -44,7 +45,6 @@ from thinwire.bench.codecs import (
     recall,
     relative_error,
 )
-from thinwire.bench.machine import machine
 from thinwire.catalog import DEFAULT_CODEC, INDEX_CODECS, VALUE_CODECS, codec
 from thinwire.codecs import Bloom, IndexCodec, Split, ValueCodec
 from thinwire.sparse import SparseVector

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import thinwire
-from thinwire.bench.machine import machine
+from machine import machine
 from thinwire.collectives import S2, RowCollective
 
 

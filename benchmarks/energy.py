@@ -28,7 +28,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from thinwire.bench.machine import machine
+from machine import machine
 from thinwire.codecs import Split
 from thinwire.collectives import AllGather, Collective, GTopK, SparDL, spardl
 from thinwire.groups import SimulatedGroup, simulate

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import thinwire
-from thinwire.bench.machine import machine
+from machine import machine
 
 VARIANTS: dict[str, tuple[str, dict[str, object]] | None] = {
     "plain DDP": None,

@@ -23,8 +23,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from machine import machine
 from thinwire import kernels
-from thinwire.bench.machine import machine
 from thinwire.catalog import INDEX_CODECS, VALUE_CODECS
 from thinwire.codecs import IndexCodec, ValueCodec
 from thinwire.kernels import Block, Marker, reference

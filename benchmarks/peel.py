@@ -10,8 +10,8 @@ from time import process_time
 
 import torch
 
+from machine import machine
 from thinwire import kernels
-from thinwire.bench.machine import machine
 from thinwire.collectives import S2
 
 UNIONS = (10, 30, 100, 1000, 10_000, 100_000)

@@ -25,8 +25,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from machine import machine
 from thinwire import catalog, kernels
-from thinwire.bench.machine import machine
 from thinwire.codecs import Timed
 from thinwire.collectives import AllGather, Collective, Dense, GTopK, SparDL
 from thinwire.groups import Counted, Op

@@ -26,7 +26,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from thinwire.bench.machine import machine
+from machine import machine
 from thinwire.channel import Channel
 from thinwire.codecs import Split
 from thinwire.collectives import AllGather, Collective, Dense, GTopK, SparDL

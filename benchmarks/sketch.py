@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from lists import recorded
+from machine import machine
 from thinwire import kernels
-from thinwire.bench.machine import machine
 from thinwire.channel import Channel
 from thinwire.collectives import Dense, GsSGD
 from thinwire.cost import Link

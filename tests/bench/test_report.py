@@ -38,6 +38,7 @@ def test_every_method_of_every_setting_is_in_it():
     assert "765" in found.text
     assert "65.3 - 78.5" not in found.text
     assert "689 - 918" in found.text
+    assert "674" in found.text  # nominal: 1.1e8 x 0.7654 bytes at 1 Gbit/s
     assert any("14,700,000 elements" in text for text in found.text)
     assert any("resnet20: 269,722 parameters" in text for text in found.text)
 

@@ -19,17 +19,18 @@ class Gradients:
         self._scales = torch.randn(-(-size // _PERIOD), generator=scales).exp_()
         self._shared = torch.Generator().manual_seed(seed + 1)
         self._own = torch.Generator().manual_seed(seed + 2 + rank)
-        self._signs = torch.empty(size, dtype=torch.int8)
-        self._common = torch.empty(size)
+        self._signs = torch.empty(_PERIOD, dtype=torch.int8)
+        self._common = torch.empty(_PERIOD)
 
     def fill_(self, grad: Tensor) -> None:
         """Replace a gradient by the next one."""
-        self._laplace_(self._common, self._shared)
-        self._laplace_(grad, self._own).mul_((1 - _SHARED) ** 0.5)
-        grad.add_(self._common, alpha=_SHARED**0.5)
         for part, scale in zip(torch.split(grad, _PERIOD), self._scales, strict=True):
-            part.mul_(scale)
+            common = self._common[: part.numel()]
+            self._laplace_(common, self._shared)
+            self._laplace_(part, self._own).mul_((1 - _SHARED) ** 0.5)
+            part.add_(common, alpha=_SHARED**0.5).mul_(scale)
 
     def _laplace_(self, vector: Tensor, generator: torch.Generator) -> Tensor:
-        signs = self._signs.random_(0, 2, generator=generator).mul_(2).sub_(1)
+        signs = self._signs[: vector.numel()].random_(0, 2, generator=generator)
+        signs.mul_(2).sub_(1)
         return vector.exponential_(generator=generator).mul_(signs)

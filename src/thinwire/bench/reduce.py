@@ -10,7 +10,7 @@ repetitions, spread over the run.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from math import log2
+from math import hypot, log2
 from random import Random
 from statistics import fmean, median, quantiles
 from time import perf_counter, process_time
@@ -31,6 +31,7 @@ from thinwire.groups.torch import TorchGroup
 from thinwire.sparse import keep_count
 
 LEAST_REPEATS = 3
+_PIECE = 1 << 20  # elements that are worked on at a time
 _SUMS = 1 << 18  # of neighbours: so many are compared, not every element
 _VALUE_BITS = 16
 _BARRIERS = 9
@@ -208,20 +209,22 @@ class Race:
 
     def warm_up(self) -> None:
         """Let memories fill, and see who is slow."""
-        for done, lane in enumerate(self._lanes):
-            place = len(self._lanes) + done
-            self._tell(Beat(f"warming up {lane.entry.label}", place, self._parts))
-            for _ in range(lane.runner.warm):
-                self._gradients.fill_(self._fresh)
-                sample = self._step(lane)
-            lane.estimate = slowest(sample.wall)
+        for step in range(self._warm):
+            place = len(self._lanes) + step
+            self._tell(Beat(f"warming up {step + 1}", place, self._parts))
+            self._gradients.fill_(self._fresh)
+            for lane in self._lanes:
+                if step < lane.runner.warm:
+                    lane.estimate = self._step(lane).wall
+        for lane in self._lanes:
+            lane.estimate = slowest(lane.estimate)
 
     def run(self) -> None:
         """Everyone in turn, in a new order every time."""
         settings = self._settings
         turns = [lane.turns(settings) for lane in self._lanes]
         for repeat in range(settings.repeats):
-            place = 2 * len(self._lanes) + repeat
+            place = len(self._lanes) + self._warm + repeat
             self._tell(Beat(f"repetition {repeat + 1}", place, self._parts))
             self._gradients.fill_(self._fresh)
             order = list(zip(self._lanes, turns, strict=True))
@@ -253,7 +256,11 @@ class Race:
 
     @property
     def _parts(self) -> int:
-        return 2 * len(self._lanes) + self._settings.repeats
+        return len(self._lanes) + self._warm + self._settings.repeats
+
+    @property
+    def _warm(self) -> int:
+        return max(lane.runner.warm for lane in self._lanes)
 
     def _step(self, lane: Lane) -> Sample:
         self._grad.copy_(self._fresh)
@@ -361,11 +368,20 @@ class Check:
             )
 
     def _sums(self, vector: Tensor, *, magnitudes: bool = False) -> Tensor:
-        signed = vector.abs() if magnitudes else vector * self._signs
-        whole = signed.numel() // self._chunk * self._chunk
-        rows = signed[:whole].view(-1, self._chunk).sum(1, dtype=torch.float64)
-        rest = signed[whole:].sum(dtype=torch.float64).view(1)
-        return torch.cat([rows, rest])
+        sums = []
+        # In parts: a copy of everything would not fit beside many contestants.
+        pieces = (torch.split(each, self._piece) for each in (vector, self._signs))
+        for part, signs in zip(*pieces, strict=True):
+            signed = part.abs() if magnitudes else part * signs
+            whole = signed.numel() // self._chunk * self._chunk
+            rows = signed[:whole].view(-1, self._chunk)
+            sums += [rows.sum(1, dtype=torch.float64)]
+            sums += [signed[whole:].sum(dtype=torch.float64).view(1)]
+        return torch.cat(sums)
+
+    @property
+    def _piece(self) -> int:
+        return max(1, _PIECE // self._chunk) * self._chunk
 
 
 def _summed(mine: Tensor) -> Tensor:
@@ -375,8 +391,10 @@ def _summed(mine: Tensor) -> Tensor:
 
 
 def _distance(mean: Tensor, truth: Tensor) -> float:
+    pieces = (torch.split(each, _PIECE) for each in (mean, truth))
+    apart = [float((a - b).norm()) for a, b in zip(*pieces, strict=True)]
     length = float(torch.linalg.vector_norm(truth))
-    return float(torch.linalg.vector_norm(mean - truth)) / length if length else 0.0
+    return hypot(*apart) / length if length else 0.0
 
 
 def _busiest(every: Sequence[Sequence[Sample]]) -> int | None:

@@ -156,6 +156,10 @@ def _figures_table(rows: Sequence[Figures], figures: Figures) -> str:
     heads += ["MB sent", "times the floor", "error"]
     heads += [f"forecast ms at {_rate(figures['rate'])}"] if forecast else []
     cells = [_row(row, dense, figures["floor"]) for row in rows]
+    if figures["place"] == "lab":
+        heads.append("nominal ms of these bytes")
+        for row, line in zip(rows, cells, strict=True):
+            line.append(_number(8 * _nbytes(row) / figures["rate"]))
     caption = (
         f"{figures['repeats']} repetitions, fewer of slow methods; {figures['date']}. "
         f"Floor: {_mb(figures['floor'])}."
@@ -190,7 +194,10 @@ def _notes(figures: Figures) -> Iterator[str]:
                 f"{_rate(figures['rate'])}, as if each had a processor of its own."
             )
     if figures["place"] == "lab":
-        yield "Links of a lab on one machine; latency is not shaped."
+        yield (
+            "Links of a lab on one machine. Latency is not shaped, and messages smaller "
+            "than a link's burst cross at once: compare with the nominal time."
+        )
     if figures["ranks_per_machine"] > 1:
         yield (
             f"{figures['ranks_per_machine']} ranks share the processors of one machine."

@@ -1,0 +1,5 @@
+"""What a benchmark ran on, for its report."""
+
+from thinwire.bench.machine import machine
+
+__all__ = ["machine"]
