@@ -8,7 +8,7 @@ share a machine, other processes keep its other cores busy meanwhile (`neighbour
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from statistics import median
+from statistics import mean
 from time import thread_time
 
 import torch
@@ -22,17 +22,19 @@ from thinwire.plan.processor import Sample, Speed, features
 Point = tuple[int, int, float]
 """Elements, ranks and a density to measure at."""
 
-# Large vectors on few ranks for what an element and an entry cost, small ones on many
-# for what a list costs of any length.
+# Large vectors on few ranks for what an element and an entry cost, others on more for
+# what a peer's entries do, small ones for what a list costs of any length.
 POINTS: tuple[Point, ...] = (
-    (4_000_000, 2, 0.01),
-    (4_000_000, 2, 0.001),
+    (8_000_000, 2, 0.01),
+    (8_000_000, 2, 0.001),
+    (2_000_000, 8, 0.01),
     (1_000_000, 4, 0.01),
-    (250_000, 4, 0.03),
-    (50_000, 4, 0.01),
+    (100_000, 4, 0.03),
     (50_000, 16, 0.01),
+    (20_000, 4, 0.01),
 )
-WARM, STEPS = 2, 3
+TWO_TEAMS = (POINTS[0], POINTS[3], POINTS[5])
+WARM, STEPS = 2, 4
 MOST_RANKS = max(ranks for _, ranks, _ in POINTS)
 # Other ranks' and other steps' gradients are the same numbers, moved on by so many:
 # fresh ones take longer to draw than to reduce.
@@ -55,7 +57,7 @@ def measure(choice: Choice, points: Sequence[Point] = POINTS) -> Speed:
     if choice.method == "spardl":  # whatever its teams, it is measured with one and two
         one, two = (choice.with_options(teams=teams) for teams in (1, 2))
         trials = [(one.at_density(at), size, ranks) for size, ranks, at in points]
-        trials += [(two.at_density(at), size, ranks) for size, ranks, at in points[::5]]
+        trials += [(two.at_density(at), size, ranks) for size, ranks, at in TWO_TEAMS]
     # What keeps everything would be measured twice at the densities of one size.
     return Speed.of([_sample(*trial) for trial in dict.fromkeys(trials)])
 
@@ -91,7 +93,8 @@ def _rank(choice: Choice, size: int, group: Group) -> float:
         started = thread_time()
         reduce_(grad)
         times.append(thread_time() - started - metered.traffic.wait)
-    return median(times[WARM:])
+    # What else runs on the machine can only add to them.
+    return mean(sorted(times[WARM:])[: STEPS // 2])
 
 
 def _reduction(choice: Choice, size: int, group: Group) -> Callable[[Tensor], object]:

@@ -21,7 +21,7 @@ from thinwire.version import __version__
 Tell = Callable[[str], None]
 """Is told what is being measured."""
 
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(slots=True)

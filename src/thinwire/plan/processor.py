@@ -8,15 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thinwire.plan.choice import Choice
+from thinwire.sparse import keep_count
 
-Line = tuple[float, float, float, float]
-"""Seconds, and seconds for each of `features`."""
+Line = tuple[float, ...]
+"""A number for each of `features`."""
 
 
 def features(choice: Choice, size: int, ranks: int) -> Line:
-    """What the processor's time goes with: a call, elements, bytes and lists."""
+    """What the processor's time goes with.
+
+    A call; elements, which are accumulated; those of them that are kept, which are
+    selected; bytes, which are encoded and decoded; lists, however short.
+    """
     cost = choice.cost(size, ranks)
-    return 1.0, size, cost.nbytes + cost.awaited, choice.lists(size, ranks)
+    kept = 0 if choice.density is None else keep_count(size, choice.density)
+    return 1, size, kept, cost.nbytes + cost.awaited, choice.lists(size, ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +59,9 @@ class Speed:
 def fitted(table: NDArray[np.float64], times: NDArray[np.float64]) -> Line:
     """Factors of the columns, none negative, with the least relative error.
 
-    >>> table = np.array([[1.0, 10, 2, 0], [1, 20, 1, 1], [1, 40, 0, 0], [1, 5, 5, 2]])
-    >>> [round(factor, 6) for factor in fitted(table, table @ [0.5, 2, 0, 1])]
-    [0.5, 2.0, 0.0, 1.0]
+    >>> table = np.array([[1.0, 10, 2], [1, 20, 1], [1, 40, 0], [1, 5, 5]])
+    >>> [round(factor, 6) for factor in fitted(table, table @ [0.5, 2, 0])]
+    [0.5, 2.0, 0.0]
     """
     # So few columns that all subsets of them can be tried: the best one that needs no
     # negative factor is the solution of the problem with bounds.
@@ -69,5 +75,4 @@ def fitted(table: NDArray[np.float64], times: NDArray[np.float64]) -> Line:
             if (found >= 0).all() and error < least:
                 least, best = error, np.zeros(len(columns))
                 best[list(chosen)] = found
-    constant, size, nbytes, lists = best.tolist()
-    return constant, size, nbytes, lists
+    return tuple(best.tolist())
