@@ -283,7 +283,9 @@ def main() -> None:
     print(f"links: {8 * LINK.bandwidth / 1e9:g} Gbit/s, {1e6 * LINK.latency:.0f} us")
     show_gtopk(chosen(args), cells)
     names = {m.name for m in chosen(args)} if args.models != "all" else set(SPARDL)
-    show_spardl({name: size for name, size in SPARDL.items() if name in names})
+    sizes = {name: size for name, size in SPARDL.items() if name in names}
+    if sizes:
+        show_spardl(sizes)
 
 
 if __name__ == "__main__":

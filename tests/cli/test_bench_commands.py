@@ -142,6 +142,7 @@ def test_what_processes_say_is_sorted():
     heard = []
     listener = launch._Listener(heard.append)
     listener.hear(0, "some warning")
+    listener.hear(0, 'thinwire-bench {"beat": {"wh')
     listener.hear(0, 'thinwire-bench {"beat": {"what": "x", "done": 1, "of": 2}}')
     assert [beat.done for beat in heard] == [1]
     with pytest.raises(GroupError, match=r"(?s)code 1.*some warning"):

@@ -195,8 +195,8 @@ def _notes(figures: Figures) -> Iterator[str]:
             )
     if figures["place"] == "lab":
         yield (
-            "Links of a lab on one machine. Latency is not shaped, and messages smaller "
-            "than a link's burst cross at once: compare with the nominal time."
+            "Links of a lab on one machine. Latency is not shaped, and messages "
+            "smaller than a link's burst cross at once: compare with the nominal time."
         )
     if figures["ranks_per_machine"] > 1:
         yield (

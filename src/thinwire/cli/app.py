@@ -13,6 +13,7 @@ from thinwire.cli import demo as demo_command
 from thinwire.cli import lab as lab_commands
 from thinwire.cli import methods as methods_command
 from thinwire.cli import plan as plan_command
+from thinwire.cli import train as train_command
 from thinwire.cli.formatting import parse_count
 from thinwire.errors import ThinwireError
 from thinwire.version import __version__
@@ -29,6 +30,7 @@ app = typer.Typer(
 
 app.add_typer(bench_commands.app, name="bench")
 app.add_typer(lab_commands.app, name="lab")
+app.command("train", no_args_is_help=True)(train_command.command)
 
 Density = Annotated[
     float, typer.Option(help="Fraction of the gradient that is kept: 0.01 is 1 %.")

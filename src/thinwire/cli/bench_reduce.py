@@ -18,12 +18,15 @@ from thinwire.cli.launch import Place, run
 DEFAULT_METHODS = "bf16,topk,gtopk,spardl,gs-sgd"
 DEFAULT_PEERS = "torch-bf16,torch-fp16,powersgd-1,powersgd-2,powersgd-4"
 
+_SHORT = {"accumulate": "accum.", "exchange": "exch."}
+
 _NOTES = """\
 median: of the slowest rank, from a common start to the mean on every rank; low, high: \
 its quartiles. cpu: processor time of a worker. wire: bytes that the busiest rank's \
 interface sent, TCP/IP included; sent: what the method counts. floor: 2 k (P - 1) / P \
 entries of 16 bits and the entropy of an index. error: of one reduction with nothing \
 remembered, |delivered - mean| / |mean|; what is not delivered comes later.
+agree, exch.: waiting, for the wire and for other ranks.
 All verified in this run: every rank gets the same bits, delivered and owed add up."""
 
 
@@ -66,8 +69,9 @@ class Outputs:
 
 
 def show(figures: dict[str, Any], console: Console) -> None:
-    """A table that fits 80 columns, and what its words mean."""
+    """Tables that fit 80 columns, and what their words mean."""
     console.print(_table(figures))
+    console.print(_phases(figures))
     console.print(_NOTES, style="dim", highlight=False)
 
 
@@ -118,6 +122,27 @@ def _table(figures: dict[str, Any]) -> Table:
     dense = next(row for row in figures["rows"] if row["method"] == DENSE)
     for row in sorted(figures["rows"], key=lambda row: row["seconds"]):
         table.add_row(row["label"], *_cells(row, dense, figures["floor"]))
+    return table
+
+
+def _phases(figures: dict[str, Any]) -> Table:
+    """Where the milliseconds of our methods go; PyTorch's do not say."""
+    rows = [row for row in figures["rows"] if not row["peer"]]
+    named = dict.fromkeys(name for row in rows for name in row["phases"])
+    shown = [n for n in named if any(row["phases"].get(n, 0.0) > 0 for row in rows)]
+    table = Table(
+        title="Phases: ms, means over the ranks",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("method", style="bold", overflow="fold")
+    for name in shown:
+        table.add_column(_SHORT.get(name, name), justify="right", no_wrap=True)
+    for row in sorted(rows, key=lambda row: row["seconds"]):
+        phases = [row["phases"].get(name, 0.0) for name in shown]
+        table.add_row(row["label"], *(f"{1e3 * each:.1f}" for each in phases))
     return table
 
 

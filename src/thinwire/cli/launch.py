@@ -114,11 +114,12 @@ class _Listener:
 
     def hear(self, host: int, line: str) -> None:
         """A line of output."""
-        _, mark, content = line.partition(MARK)
-        if not mark:
+        content = line.partition(MARK)[2]
+        try:
+            ((kind, value),) = json.loads(content).items()
+        except ValueError:  # no message, or one that another rank wrote into
             self._said.append(line)
             return
-        ((kind, value),) = json.loads(content).items()
         if kind == "beat":
             self._tell(Beat(**value))
         else:

@@ -1,0 +1,52 @@
+"""Clipped: a feedback that bounds the norm of a rank's gradient before it remembers.
+
+A gradient that waits in a residual meets others there, so that clipping what is
+delivered at last would cut sums of many steps. Each rank may instead give its own
+gradient 1/sqrt(P) of the norm that the mean may have. Lin et al., Deep Gradient
+Compression, ICLR 2018, section 3.3.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from thinwire.errors import ConfigError
+from thinwire.feedback import Feedback, Memory, Residual
+from thinwire.kernels import Marker
+from thinwire.layout import Layout
+from thinwire.sparse import SparseVector
+
+
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """Scales a gradient of more than `norm` down to it, then does as `then` does."""
+
+    norm: float
+    then: Feedback = field(default_factory=Residual)
+
+    def __post_init__(self) -> None:
+        if not self.norm > 0.0:
+            raise ConfigError(f"norm is {self.norm}: give a bound above 0")
+
+    def init(self, layout: Layout, device: torch.device) -> Memory:
+        return self.then.init(layout, device)
+
+    def accumulate(
+        self,
+        grad: Sequence[Tensor],
+        memory: Memory,
+        marker: Marker | None = None,
+        *,
+        scale: float = 1.0,
+    ) -> Tensor:
+        norms = torch.stack([torch.linalg.vector_norm(piece.float()) for piece in grad])
+        # As torch.nn.utils.clip_grad_norm_ does, and without waiting for the device.
+        factor = self.norm * scale / (torch.linalg.vector_norm(norms) + 1e-6)
+        for piece in grad:
+            piece.mul_(factor.clamp(max=1.0))
+        return self.then.accumulate(grad, memory, marker, scale=scale)
+
+    def settle(self, total: SparseVector | Tensor, memory: Memory) -> None:
+        self.then.settle(total, memory)

@@ -1,0 +1,61 @@
+"""gTop-k as its authors released it, for comparison: it breaks the law on purpose.
+
+A value that a merge drops is given back to the rank it came from only if its index is
+missing from the final list. What was dropped on one branch while its index arrived on
+another is in nobody's residual and in no total: it is lost. `collectives.GTopK` keeps
+it. Never use this for anything but to show the difference.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from thinwire import kernels
+from thinwire.channel import Channel, Slot
+from thinwire.codecs import Codec
+from thinwire.collectives import Grade, GTopK, Room, State
+from thinwire.collectives.collective import Selecting
+from thinwire.cost import Cost
+from thinwire.errors import ConfigError
+from thinwire.sparse import SparseVector, keep_count
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedGTopK(Selecting):
+    """The butterfly with the published residual rule; ranks are a power of two."""
+
+    @property
+    def grade(self) -> Grade:
+        return Grade.NONE
+
+    def check(self, ranks: int) -> None:
+        if ranks & (ranks - 1):
+            raise ConfigError(
+                f"{ranks} ranks: the published rule is compared on a power of two only"
+            )
+
+    def all_reduce_(
+        self, x: Tensor, channel: Channel, state: State, out: Room
+    ) -> SparseVector:
+        k = keep_count(x.numel(), self.density)
+        mine = SparseVector(*kernels.select(x, k, marker=state.marker), x.numel())
+        sealed = channel.seal(mine)
+        kernels.subtract_at_(x, mine.indices, sealed.vector.values)
+        total = sealed.vector
+        for turn in range(channel.size.bit_length() - 1):
+            partner = channel.rank ^ 2**turn
+            if turn:
+                sealed = channel.seal(total, part=turn)
+            (theirs,) = channel.exchange(
+                [sealed], dst=partner, src=partner, expect=[Slot(x.numel(), k, turn)]
+            )
+            pair = [sealed.vector, theirs.vector]
+            low, high = pair if channel.rank < partner else reversed(pair)
+            total, _lost = low.add(high).split(k)
+        back = ~torch.isin(mine.indices, total.indices)
+        kernels.add_at_(x, mine.indices[back], mine.values[back])
+        return total
+
+    def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:
+        return GTopK(self.density).cost(size, ranks, codec)

@@ -1,0 +1,40 @@
+"""Spec: what is run, as plain values, and a key that names it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from thinwire.errors import ConfigError
+from thinwire.train.reduction import Reduction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What is run: everything that the result depends on, as plain values."""
+
+    task: str
+    reduction: Reduction = field(default_factory=Reduction)
+    workers: int = 8
+    seed: int = 0
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    task_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Spec":
+        """A specification from JSON."""
+        try:
+            rest = dict(values)
+            reduction = Reduction(**rest.pop("reduction", {}))
+            return cls(reduction=reduction, **rest)
+        except TypeError as error:
+            raise ConfigError(f"a run that cannot be read: {error}") from error
+
+    @property
+    def key(self) -> str:
+        """Names the run: specifications of the same key have the same result.
+
+        >>> Spec(task="toy").key == Spec(task="toy", seed=0).key
+        True
+        """
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))

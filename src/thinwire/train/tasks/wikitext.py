@@ -1,0 +1,62 @@
+"""WikiText-2: two million words of Wikipedia articles, rare ones replaced by <unk>."""
+
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from thinwire.errors import ConfigError
+from thinwire.train.tasks.files import Files, Source
+
+SOURCE = Source(
+    "WikiText-2",
+    "https://github.com/pytorch/examples (word_language_model/data/wikitext-2)",
+    "train.txt, valid.txt and test.txt (or wiki.train.tokens and so on)",
+    {
+        "train.txt": "sha256:"
+        "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
+        "valid.txt": "sha256:"
+        "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
+        "test.txt": "sha256:"
+        "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
+    },
+)
+_PARTS = ("train", "valid", "test")
+_END = "<eos>"
+
+
+@dataclass(frozen=True)
+class Words:
+    """The three parts as int64 numbers of words; `vocabulary` is how many there are."""
+
+    train: Tensor
+    valid: Tensor
+    test: Tensor
+    vocabulary: int
+
+
+def load(path: Path, *, verify: bool = True) -> Words:
+    """Read the three files; words are numbered in the order of their first use."""
+    files = Files(path, SOURCE, verify)
+    words = {part: _words(files, part) for part in _PARTS}
+    # Other texts may have words that the first part does not: they count too.
+    numbers: dict[str, int] = {}
+    for word in chain.from_iterable(words.values()):
+        numbers.setdefault(word, len(numbers))
+    parts = {p: torch.tensor([numbers[word] for word in words[p]]) for p in _PARTS}
+    return Words(**parts, vocabulary=len(numbers))
+
+
+def _words(files: Files, part: str) -> list[str]:
+    name = files.find(f"{part}.txt", f"wiki.{part}.tokens") or f"{part}.txt"
+    try:
+        text = files.read(name).decode()
+    except UnicodeDecodeError as problem:
+        raise ConfigError(
+            f"{name} in {files.path} is not a text in UTF-8: {problem}"
+        ) from problem
+    # Not splitlines: it would also split at characters that occur within lines.
+    lines = text.removesuffix("\n").split("\n")
+    return [word for line in lines for word in (*line.split(), _END)]

@@ -1,0 +1,54 @@
+"""Jobs: a run in a file."""
+
+import json
+
+import pytest
+from toy_task import Toy
+
+from thinwire.errors import ConfigError
+from thinwire.train import job, run
+from thinwire.train.__main__ import main
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    monkeypatch.setattr(job.tasks, "task", lambda *_, **__: Toy())
+
+    def write(**more):
+        path = tmp_path / "job.json"
+        spec = {"task": "toy", "reduction": {"method": "topk"}, "workers": 2}
+        files = {"results": str(tmp_path / "all.jsonl"), "device": "cpu"}
+        path.write_text(json.dumps({"spec": spec, **files, **more}))
+        return path
+
+    return write
+
+
+def test_a_finished_job_adds_a_line(write, tmp_path, capsys):
+    assert main([str(write(checkpoint=str(tmp_path / "c.pt")))]) == 0
+    assert "finished: held-out loss" in capsys.readouterr().out
+    (result,) = run.read(tmp_path / "all.jsonl")
+    assert result["reduction"]["method"] == "topk"
+    assert len(result["history"]["metric"]) == 2
+    assert not (tmp_path / "c.pt").exists()
+
+
+def test_a_job_without_time_leaves_a_checkpoint_to_go_on_from(write, tmp_path, capsys):
+    path = write(checkpoint=str(tmp_path / "c.pt"), seconds=-1.0)
+    assert main([str(path)]) == 0
+    assert "unfinished" in capsys.readouterr().out
+    assert (tmp_path / "c.pt").exists()
+    assert not (tmp_path / "all.jsonl").exists()
+
+
+def test_a_probe_times_steps_and_keeps_nothing(write, tmp_path, capsys):
+    assert main([str(write(probe=2))]) == 0
+    assert "ms a step" in capsys.readouterr().out
+    assert not (tmp_path / "all.jsonl").exists()
+
+
+def test_a_bad_file_is_named(write, tmp_path, capsys):
+    assert main([str(write(sped=1))]) == 1
+    assert "sped" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="no job"):
+        job.Job.read(tmp_path / "nothing.json")

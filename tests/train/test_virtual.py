@@ -1,0 +1,118 @@
+"""Virtual workers and real processes are two ways to run the same experiment."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from toy_task import Toy, in_process
+
+from thinwire.errors import ConfigError
+from thinwire.train.reduction import Reduction
+from thinwire.train.run import Limits, run_virtual
+from thinwire.train.spec import Spec
+from workers import pool
+
+CPU = torch.device("cpu")
+
+EXACT = {
+    "topk": Reduction(method="topk", density=0.05),
+    "topk, momentum": Reduction(method="topk", density=0.05, feedback="momentum"),
+    "gtopk": Reduction(method="gtopk", density=0.05),
+    "spardl": Reduction(method="spardl", density=0.05, codec="rice+log4"),
+    "gs-sgd": Reduction(method="gs-sgd", density=0.05, options={"sum": "tree"}),
+}
+ROUNDED = {
+    "dense": Reduction(method="dense"),
+    "bf16": Reduction(method="bf16"),
+    "powersgd": Reduction(method="powersgd", options={"rank": 2, "dense": 3}),
+    "powersgd 4": Reduction(method="powersgd", options={"rank": 4, "dense": 3}),
+}
+
+
+def spec_of(reduction, ranks, **more):
+    return Spec(task="toy", reduction=reduction, workers=ranks, **more)
+
+
+def both(task, spec):
+    virtual = run_virtual(task, spec, device=CPU)
+    real = pool(spec.workers).run(in_process, task, spec)
+    return virtual, real
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("name", EXACT)
+def test_same_parameters_to_the_bit(name, ranks):
+    virtual, real = both(Toy(carrying=ranks == 3), spec_of(EXACT[name], ranks))
+    for each in real:
+        assert each["history"]["checksum"] == virtual["history"]["checksum"]
+    # The held-out loss is also that of rank 0's buffers.
+    for figure in ("metric", "bytes_per_step", "residual_norm"):
+        assert real[0]["history"][figure] == pytest.approx(virtual["history"][figure])
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ROUNDED)
+def test_same_losses_to_rounding(name):
+    virtual, real = both(Toy(), spec_of(ROUNDED[name], 2))
+    losses = [sum(e["history"]["loss"][i] for e in real) / 2 for i in range(2)]
+    assert losses == pytest.approx(virtual["history"]["loss"], rel=1e-5)
+
+
+@pytest.mark.processes
+def test_sparse_embeddings_take_the_same_way():
+    task = Toy(sparse=True, recipe=replace(Toy().recipe, clip=None, momentum=0.0))
+    spec = spec_of(replace(EXACT["spardl"], sparse="union"), 3)
+    virtual, real = both(task, spec)
+    assert real[0]["history"]["loss"][0] > 0
+    totals = [sum(e["history"]["loss"][i] for e in real) / 3 for i in range(2)]
+    assert totals == pytest.approx(virtual["history"]["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "reduction",
+    [*EXACT.values(), *ROUNDED.values(), Reduction(method="deepreduce")],
+    ids=lambda each: each.method,
+)
+def test_a_resumed_run_is_the_run_that_never_stopped(tmp_path, reduction):
+    spec, path = spec_of(reduction, 3), tmp_path / "run.pt"
+    whole = run_virtual(Toy(), spec, device=CPU)
+    first = run_virtual(
+        Toy(), spec, device=CPU, limits=Limits(checkpoint=path, stop_after=1)
+    )
+    assert first is None
+    resumed = run_virtual(Toy(), spec, device=CPU, limits=Limits(checkpoint=path))
+    for figure in ("checksum", "loss", "metric", "bytes_per_step", "residual_norm"):
+        assert resumed["history"][figure] == whole["history"][figure], figure
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    limits = Limits(checkpoint=tmp_path / "run.pt", stop_after=1)
+    run_virtual(Toy(), spec_of(EXACT["topk"], 2), device=CPU, limits=limits)
+    with pytest.raises(ConfigError, match="another run"):
+        run_virtual(Toy(), spec_of(EXACT["topk"], 2, seed=1), device=CPU, limits=limits)
+
+
+def test_bytes_are_what_the_card_says():
+    spec = spec_of(replace(EXACT["gtopk"], method="gtopk"), 4, recipe={"densities": ()})
+    result = run_virtual(Toy(), spec, device=CPU)
+    for counted in result["history"]["busiest_bytes_per_step"]:
+        assert counted == result["card_bytes_per_step"]
+
+
+def test_the_published_rule_loses_gradient():
+    """What the exact rule keeps in residuals, the published one has nowhere."""
+    sure = spec_of(Reduction(method="gtopk", density=0.02), 8)
+    lossy = spec_of(Reduction(method="gtopk-published", density=0.02), 8)
+    kept, lost = (run_virtual(Toy(), s, device=CPU) for s in (sure, lossy))
+    assert lost["history"]["checksum"] != kept["history"]["checksum"]
+    assert lost["history"]["bytes_per_step"] == kept["history"]["bytes_per_step"]
+    with pytest.raises(ConfigError, match="power of two"):
+        run_virtual(Toy(), replace(lossy, workers=3), device=CPU)
+
+
+def test_an_unknown_setting_is_named():
+    with pytest.raises(ConfigError, match="denisty"):
+        Spec.of({"task": "toy", "reduction": {"denisty": 0.1}})
+    with pytest.raises(ConfigError, match="epoch"):
+        run_virtual(Toy(), spec_of(Reduction(), 2, recipe={"epoch": 3}), device=CPU)
