@@ -14,7 +14,7 @@ from thinwire.codecs import (
     Rice,
     Split,
 )
-from thinwire.collectives import BF16, AllGather, BySize, Dense, Warmup
+from thinwire.collectives import BF16, AllGather, Auto, BySize, Dense, GTopK, Warmup
 from thinwire.errors import ConfigError
 from thinwire.feedback import Forget, Residual
 from thinwire.layout import Layout
@@ -144,7 +144,27 @@ def test_what_cannot_be_built_is_explained(name, options, said):
         catalog.reducer(name, **options)
 
 
+def test_candidates_of_auto_by_name():
+    made = catalog.reducer("auto", density=0.1, candidates=("bf16", "gtopk"))
+    assert made == Pipeline(Auto(0.1, (BF16(), GTopK())), DEFAULT)
+    assert catalog.reducer("auto", candidates=[BF16()]).codec is None
+    assert catalog.reducer("auto", candidates="bf16").codec is None
+    for wrong, said in (("gtpk", "'gtopk'"), ("deepreduce", "codec of its own")):
+        with pytest.raises(ConfigError, match=said):
+            catalog.reducer("auto", candidates=(wrong,))
+    with pytest.raises(ConfigError, match="a candidate is 5"):
+        catalog.reducer("auto", candidates=5)
+    with pytest.raises(ConfigError, match="cannot try itself"):
+        catalog.reducer("auto", candidates=("auto",))
+
+
 def test_a_method_lists_its_own_options():
     assert catalog.method("topk").options == ()
+    assert catalog.method("auto").options == (
+        "candidates",
+        "rounds",
+        "visit",
+        "recheck",
+    )
     assert catalog.method("topk").build(0.5, {}) == AllGather(0.5)
     assert catalog.method("dense").build(0.5, {}) == Dense()

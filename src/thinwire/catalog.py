@@ -35,6 +35,7 @@ from thinwire.collectives import (
     BF16,
     S2,
     AllGather,
+    Auto,
     BySize,
     Cheapest,
     Collective,
@@ -162,7 +163,8 @@ class Method:
 
     @property
     def _fields(self) -> tuple[str, ...]:
-        return tuple(f.name for f in fields(self.collective))  # type: ignore[arg-type]
+        known = fields(self.collective)  # type: ignore[arg-type]
+        return tuple(f.name for f in known if f.init)
 
     @property
     def _codec_options(self) -> tuple[str, ...]:
@@ -172,6 +174,8 @@ class Method:
         """The collective at a density, with options of its own."""
         chosen = {"density": density} if "density" in self._fields else {}
         own = {n: v for n, v in options.items() if n not in self._codec_options}
+        if "candidates" in own:
+            own["candidates"] = _candidates(own["candidates"])
         return self.collective(**chosen, **own)
 
     def build_codec(self, options: Mapping[str, Any]) -> Codec:
@@ -194,6 +198,7 @@ METHODS: Mapping[str, Method] = {
     "union": Method(Union, "all that anyone selects, exactly: similar gradients"),
     "s2": Method(S2, "the same by a sketch, in half the rounds"),
     "cheapest": Method(Cheapest, "gather, union, s2 or dense, by the last step"),
+    "auto": Method(Auto, "dense, bf16 or spardl, whichever is fastest when tried"),
 }
 
 FEEDBACKS: Mapping[str, Feedback] = {
@@ -286,6 +291,22 @@ _OPTIONS = (
     "timeout",
     "seed",
 )
+
+
+def _candidates(given: Any) -> tuple[Collective, ...]:
+    """What `auto` is to try: names or collectives, one or several."""
+    several = isinstance(given, list | tuple)
+    return tuple(map(_candidate, given if several else (given,)))
+
+
+def _candidate(given: str | Collective) -> Collective:
+    """By name or as it is; its density is set by `auto`."""
+    if not isinstance(given, str):
+        return given
+    named = method(given)
+    if named.codec is not default_codec:
+        raise ConfigError(f"{given!r} has a codec of its own: it is no candidate")
+    return named.build(1.0, {})
 
 
 def _codec_for(

@@ -15,6 +15,7 @@ from thinwire.collectives import (
     BF16,
     S2,
     AllGather,
+    Auto,
     BySize,
     Cheapest,
     Collective,
@@ -119,6 +120,8 @@ COLLECTIVES: dict[str, Collective] = {
     "s2-mean": S2(0.05, rows=2, columns=20, decode="mean"),
     "cheapest": Cheapest(0.05),
     "cheapest-100%": Cheapest(1.0),
+    # Two steps of a candidate, then another.
+    "auto": Auto(0.05, rounds=1, visit=2, recheck=1),
     "cheapest-linked": Cheapest(0.02, "block", width=7, link=Link(1e-3, 1e9)),
 }
 # What these send follows from the data; their cards state the most.
@@ -258,6 +261,7 @@ def run(group: Group, case: Case, data: str, steps: int = 3) -> list[Step]:
             dense, listed = total.to_dense(), total.nnz
         else:
             dense, listed = total.clone(), total.numel()
+        collective.learn(0.001, Channel(group, codec, step=step), state)
         seen.append(Step(before, dense, x.clone(), listed))
     return seen
 

@@ -1,6 +1,7 @@
 """Collectives: one algorithm per file, and policies that contain collectives."""
 
 from thinwire.collectives.all_gather import AllGather
+from thinwire.collectives.auto import Auto
 from thinwire.collectives.bf16 import BF16
 from thinwire.collectives.by_rows import RowCollective
 from thinwire.collectives.by_size import BySize
@@ -19,6 +20,7 @@ __all__ = [
     "BF16",
     "S2",
     "AllGather",
+    "Auto",
     "BySize",
     "Cheapest",
     "Collective",

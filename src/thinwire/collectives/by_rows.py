@@ -18,6 +18,7 @@ from thinwire.channel import Channel
 from thinwire.collectives.collective import (
     Room,
     State,
+    Steady,
     Total,
     check_density,
     check_whole,
@@ -161,7 +162,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class ByRows(ABC):
+class ByRows(Steady, ABC):
     """A collective that offers the `density` of rows with the largest |v| in them.
 
     `granularity` says what a row is: an "element", a "block" of `width` elements (the

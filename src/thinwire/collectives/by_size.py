@@ -51,11 +51,21 @@ class BySize:
         self.small.check(ranks)
 
     def init(self, layout: Layout) -> State:
-        return self._chosen(layout.size).init(layout)
+        state = self._chosen(layout.size).init(layout)
+        state.size = layout.size
+        return state
 
     def marker(self, state: State) -> Marker | None:
-        # Only a collective that selects has a marker in its state.
-        return state.marker
+        return self._chosen(state.size).marker(state)
+
+    def direct(self, state: State, step: int) -> bool:
+        return self._chosen(state.size).direct(state, step)
+
+    def curious(self, state: State, step: int) -> bool:
+        return self._chosen(state.size).curious(state, step)
+
+    def learn(self, seconds: float, channel: Channel, state: State) -> None:
+        self._chosen(state.size).learn(seconds, channel, state)
 
     def all_reduce_(
         self, x: Tensor, channel: Channel, state: State, out: Room

@@ -36,13 +36,15 @@ class State:
     """What a collective keeps between reductions of one vector.
 
     `saved` are whole numbers that results depend on: a checkpoint holds them. `marker`
-    is scratch: results never depend on it. `width` follows from the layout: elements of
-    a row, where rows are reduced.
+    is scratch: results never depend on it. The rest follows from the layout: `width`
+    has the elements of a row, where rows are reduced; `size` those of the vector, where
+    a policy goes by it.
     """
 
     marker: Marker | None = None
     saved: dict[str, int] = field(default_factory=dict)
     width: int = 1
+    size: int = 0
 
     def marker_of(self, blocks: tuple[Block, ...]) -> Marker:
         """The marker for these blocks: the one at hand, or a new one."""
@@ -92,13 +94,43 @@ class Collective(Protocol):
         self, x: Tensor, channel: Channel, state: State, out: Room
     ) -> Total: ...
 
+    def direct(self, state: State, step: int) -> bool:
+        """Whether this step is the group's all-reduce of the whole vector, no more."""
+        ...
+
+    def curious(self, state: State, step: int) -> bool:
+        """Whether it matters how long the whole reduction of this step takes."""
+        ...
+
+    def learn(self, seconds: float, channel: Channel, state: State) -> None:
+        """Take note that the reduction is over; `seconds` count if it was curious.
+
+        All ranks call it after every reduction: they may exchange what they learnt.
+        """
+        ...
+
     def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:
         """The card, as code: what the busiest rank sends, and in how many rounds."""
         ...
 
 
+class Steady:
+    """What collectives that do not care how long they take have in common."""
+
+    __slots__ = ()
+
+    def direct(self, state: State, step: int) -> bool:
+        return False
+
+    def curious(self, state: State, step: int) -> bool:
+        return False
+
+    def learn(self, seconds: float, channel: Channel, state: State) -> None:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
-class Selecting:
+class Selecting(Steady):
     """What collectives that send the largest `density` of a vector have in common."""
 
     density: float = 0.01
@@ -128,7 +160,7 @@ class Selecting:
 
 
 @dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(Steady):
     """What collectives that deliver the whole vector, uncoded, have in common."""
 
     @property

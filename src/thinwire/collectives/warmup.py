@@ -98,5 +98,15 @@ class Warmup:
     ) -> Total:
         return self.at(channel.step).all_reduce_(x, channel, state, out)
 
+    def direct(self, state: State, step: int) -> bool:
+        return step >= self.dense and self.at(step).direct(state, step)
+
+    def curious(self, state: State, step: int) -> bool:
+        return step >= self.dense and self.at(step).curious(state, step)
+
+    def learn(self, seconds: float, channel: Channel, state: State) -> None:
+        if channel.step >= self.dense:
+            self.at(channel.step).learn(seconds, channel, state)
+
     def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:
         return self.then.cost(size, ranks, codec)

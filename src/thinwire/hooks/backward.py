@@ -42,7 +42,8 @@ class Backward:
     """The buckets of one pass, and what of them has been delivered.
 
     `choose` is asked for the plan once every bucket is there, unless `plan` (the last
-    pass's) already fits the buckets that arrive. `number` counts passes.
+    pass's) already fits the buckets that arrive. `number` counts passes. A `bare` pass
+    is one in which every unit is direct when it begins.
     """
 
     reducer: Pipeline
@@ -53,6 +54,7 @@ class Backward:
     number: int = 0
     scale: float = 1.0
     per_name: bool = False
+    bare: bool = False
     arrivals: list[Arrival] = field(default_factory=list)
     means: dict[int, Total] = field(default_factory=dict)
     finite: bool = True
@@ -103,15 +105,16 @@ class Backward:
     def _reduce(self, unit: int, plan: Plan) -> None:
         if not self.finite:
             return
+        state = self.units.states[unit]
+        pieces = [
+            self.arrivals[span.bucket].buffer[span.start : span.stop]
+            for span in plan.spans[unit]
+        ]
+        if self.bare and self.reducer.direct(state):
+            self.means[unit] = self.reducer.reduce_directly_(pieces, self.group, state)
+            return
         mean = self.reducer.reduce_(
-            [
-                self.arrivals[span.bucket].buffer[span.start : span.stop]
-                for span in plan.spans[unit]
-            ],
-            self.group,
-            self.units.states[unit],
-            scale=self.scale,
-            per_name=self.per_name,
+            pieces, self.group, state, scale=self.scale, per_name=self.per_name
         )
         if mean is None:
             self._withdraw()

@@ -86,6 +86,8 @@ class State:
     """
 
     _compared = False
+    _bare = False
+    _direct = False
 
     def __init__(
         self,
@@ -250,7 +252,8 @@ class State:
     @density.setter
     def density(self, density: float) -> None:
         reducer = _with_density(self._reducer, density)
-        if reducer.on_nonfinite == "unchecked":
+        unguarded = self._engine.all_direct(self._reducer)
+        if unguarded or reducer.on_nonfinite == "unchecked":
             # The guard, which would notice a difference, does not run: compare now.
             self._engine.drain()
             notes = agreement.gather_notes(
@@ -277,6 +280,7 @@ class State:
         try:
             self._engine.refuse_if_torn()
             scale = self._scale()
+            self._look_ahead()
             self._compare_plans()
         except ThinwireError as refusal:
             if not self._in_backward:
@@ -285,7 +289,7 @@ class State:
             return
         self._flushed = False
         if not self._direct:
-            self._engine.begin(self._timed(self._reducer), scale)
+            self._engine.begin(self._timed(self._reducer), scale, bare=self._bare)
 
     def _compare_plans(self) -> None:
         """In the first pass, and in the first after a load."""
@@ -312,23 +316,26 @@ class State:
         reducer = self._reducer
         return (
             isinstance(reducer.collective, Dense)
-            # These do nothing to what is delivered whole; another may.
             and isinstance(reducer.feedback, Residual | Forget)
             and reducer.on_nonfinite != "zero"
             and not self._has_rows
         )
 
-    @property
-    def _direct(self) -> bool:
-        return self._may_be_direct and not self._engine.units.remember
+    def _look_ahead(self) -> None:
+        """Whether this pass can be bare, and whether it is plain DDP altogether."""
+        units = self._engine.units
+        self._bare = not self._has_rows and self._engine.all_direct(self._reducer)
+        self._direct = (self._may_be_direct and not units.remember) or (
+            self._bare and not any(map(self._reducer.curious, units.states))
+        )
 
     def _all_reduce_directly(self, arrival: Arrival) -> None:
         """What plain DDP does, to the bit: divide, then the library's all-reduce."""
         buffer = arrival.buffer
         cost = ring_all_reduce(buffer.nbytes, self._group.size)
         self._direct_traffic += Traffic(cost.rounds, cost.nbytes, cost.nbytes)
-        self._engine.passes_here += arrival.last
-        self._engine.kept = 1.0
+        if arrival.last:
+            self._engine.count_direct_pass(self._reducer)
 
         def done(error: GroupError | None) -> None:
             if error is not None:

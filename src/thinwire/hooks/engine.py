@@ -53,9 +53,24 @@ class Engine:
         self._plan: Plan | None = None
         self._pass: Backward | None = None
 
-    def begin(self, reducer: Pipeline, scale: float) -> None:
-        """Open a backward pass; its arrivals follow."""
-        self._courier.submit(lambda: self._open(reducer, scale))
+    def begin(self, reducer: Pipeline, scale: float, *, bare: bool = False) -> None:
+        """Open a backward pass; its arrivals follow. `bare`: every unit is direct."""
+        self._courier.submit(lambda: self._open(reducer, scale, bare=bare))
+
+    def all_direct(self, reducer: Pipeline) -> bool:
+        """Whether there are units, for good, and plain DDP would do for each."""
+        units = self.units
+        ready = units.remember and units.settled
+        return ready and all(reducer.direct(state) for state in units.states)
+
+    def count_direct_pass(self, reducer: Pipeline) -> None:
+        """Take note of a pass that plain DDP's way was good for."""
+        self.passes_here += 1
+        self.kept = 1.0
+        if self.units.remember:
+            self.passes += 1
+            for state in self.units.states:
+                reducer.count(self.group, state)
 
     def take(self, arrival: Arrival, *, raises: bool) -> None:
         """Reduce a bucket in its turn and complete its future.
@@ -107,7 +122,7 @@ class Engine:
         self.passes = passes
         self._plan = None
 
-    def _open(self, reducer: Pipeline, scale: float) -> None:
+    def _open(self, reducer: Pipeline, scale: float, *, bare: bool) -> None:
         self.error = None
         unsettled = not self.units.settled and self.passes >= SETTLE_AT
         self._pass = Backward(
@@ -119,6 +134,7 @@ class Engine:
             number=self.passes,
             scale=scale,
             per_name=self._per_name,
+            bare=bare,
         )
         # Torn from before the first message until after the last.
         self.torn = InterruptedError("a backward pass did not run to its end")

@@ -64,6 +64,19 @@ def metrics_of(
         "density": density or 1.0,
         "kept_density": engine.kept,
         "residual_norm": _residual_norm(engine.units),
+        **_choices(engine.units),
+    }
+
+
+def _choices(units: Units) -> dict[str, float]:
+    """What `auto` has chosen for each unit, by number; -1 while it has not."""
+    saved = [
+        state.collective.saved for state in (units.states if units.remember else ())
+    ]
+    return {
+        f"unit_{number}_choice": float(each.get("choice", -1))
+        for number, each in enumerate(saved)
+        if "ways" in each
     }
 
 

@@ -17,8 +17,8 @@ from thinwire.collectives import Collective, Total
 from thinwire.collectives import State as CollectiveState
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError
-from thinwire.feedback import Feedback, Memory, Residual
-from thinwire.groups import Group
+from thinwire.feedback import Feedback, Forget, Memory, Residual
+from thinwire.groups import Group, Op
 from thinwire.layout import DTYPES, Layout
 from thinwire.reducers import guard
 from thinwire.sparse import SparseVector
@@ -28,7 +28,10 @@ OnNonfinite = Literal["propagate", "zero", "unchecked"]
 
 @dataclass(slots=True)
 class State:
-    """All that one unit of reduction remembers, and how many steps it took part in."""
+    """All that one unit of reduction remembers, and how many steps it took part in.
+
+    `owes` is False where `x` is known to be zero on every rank.
+    """
 
     layout: Layout
     memory: Memory
@@ -36,6 +39,7 @@ class State:
     step: int = 0
     room: Tensor | None = None
     undo: dict[str, int] = field(default_factory=dict)
+    owes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ class Pipeline:
         on every rank take no part and keep what they remember.
         """
         _check_pieces(grad, state.layout)
+        start = self._start(group, state)
         verdict = None
         if self.on_nonfinite != "unchecked" or per_name:
             bounds = _names_in_pieces(state.layout, _sizes(grad)) if per_name else None
@@ -108,13 +113,51 @@ class Pipeline:
             total = self.collective.all_reduce_(
                 x, channel, state.collective, lambda: _room(grad, state)
             )
-        state.step += 1
+        whole = self.collective.direct(state.collective, state.step)
+        state.owes = not whole or bool(asleep)
         mean = write_mean_(grad, total, group.size)
+        self._finish(start, channel, state)
         if self.on_nonfinite != "unchecked" and _overflown(grad):
             self.take_back_(mean, state)
             self.spoil_(grad)
             return None
         return mean
+
+    def direct(self, state: State) -> bool:
+        """Whether plain DDP would do: all is delivered at once, and nothing is owed."""
+        return (
+            self.collective.direct(state.collective, state.step)
+            # These do nothing to what is delivered whole; another may.
+            and isinstance(self.feedback, Residual | Forget)
+            and self.on_nonfinite != "zero"
+            and not (state.owes and state.memory.saved)
+        )
+
+    def curious(self, state: State) -> bool:
+        """Whether the next reduction must be timed."""
+        return self.collective.curious(state.collective, state.step)
+
+    def reduce_directly_(
+        self, grad: Sequence[Tensor], group: Group, state: State
+    ) -> Tensor:
+        """Replace a gradient by its mean as plain DDP does, for a `direct` state.
+
+        Nothing is checked or remembered, so that nothing can be taken back: for passes
+        in which every unit is reduced like this.
+        """
+        _check_pieces(grad, state.layout)
+        start = self._start(group, state)
+        for piece in grad:
+            piece.div_(group.size)
+        group.all_reduce_(*((piece, Op.SUM) for piece in grad))
+        self._finish(start, Channel(group, self.codec, state.step, self.seed), state)
+        return grad[0] if len(grad) == 1 else torch.cat([p.float() for p in grad])
+
+    def count(self, group: Group, state: State) -> None:
+        """Take note of a reduction that someone else has made for a `direct` state."""
+        channel = Channel(group, self.codec, state.step, self.seed)
+        self.collective.learn(0.0, channel, state.collective)
+        state.step += 1
 
     def settle(self, mean: Total, state: State) -> None:
         """Let the feedback take note of a delivery that every rank will apply."""
@@ -128,6 +171,7 @@ class Pipeline:
             kernels.add_at_(state.memory.x, mean.indices, mean.values)
         else:
             state.memory.x.add_(mean)
+        state.owes = True
         state.step -= 1
 
     def spoil_(self, grad: Sequence[Tensor]) -> None:
@@ -141,6 +185,19 @@ class Pipeline:
         if self.on_nonfinite == "unchecked":
             return total
         return total + guard.cost(1, len(self._claims(1.0)), ranks)
+
+    def _start(self, group: Group, state: State) -> float:
+        """When the reduction starts; if that matters, when all ranks are there."""
+        if self.curious(state):
+            group.all_reduce_((torch.zeros(1), Op.MAX))
+        return group.now()
+
+    def _finish(self, start: float, channel: Channel, state: State) -> None:
+        if self.curious(state) and state.memory.x.is_cuda:
+            torch.cuda.current_stream().synchronize()
+        seconds = channel.group.now() - start
+        self.collective.learn(seconds, channel, state.collective)
+        state.step += 1
 
     def _claims(self, scale: float) -> dict[str, float]:
         density = self.collective.density

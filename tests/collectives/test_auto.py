@@ -1,0 +1,453 @@
+"""Auto: what it tries and chooses, on all ranks alike, and that nothing is lost."""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from cases import integers
+from torch import Tensor
+
+from thinwire.channel import Channel
+from thinwire.codecs import Split
+from thinwire.collectives import (
+    BF16,
+    Auto,
+    BySize,
+    Cheapest,
+    Dense,
+    Grade,
+    GTopK,
+    SparDL,
+    State,
+    Union,
+    Warmup,
+)
+from thinwire.cost import Link
+from thinwire.errors import ConfigError
+from thinwire.feedback import Forget, Momentum
+from thinwire.groups import simulate
+from thinwire.layout import Layout
+from thinwire.reducers import Pipeline
+from thinwire.sparse import SparseVector
+
+SIZE = 4000
+SLOW, FAST = Link(1e-4, 12.5e6), Link(1e-3)
+DENSE, WHOLE, SPARSE = 0, 1, 2
+QUICK = Auto(0.01, rounds=1, visit=2, recheck=5)
+# Visits of two, the last candidate first.
+TRIAL = [SPARSE, SPARSE, WHOLE, WHOLE, DENSE, DENSE]
+
+
+class Pretend:
+    """Two ranks, of which this one does not wait for the other."""
+
+    rank, size = 0, 2
+
+    def all_reduce_(self, *parts):
+        return None
+
+
+@dataclass
+class Story:
+    """An auto that is told how long its steps took, and what it did."""
+
+    auto: Auto
+    state: State = None
+    numbers: list[int] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.state = self.state or self.auto.init(Layout.flat(8))
+
+    def go(self, steps, seconds):
+        for _ in range(steps):
+            number = self.auto.number(self.state.saved)
+            self.numbers.append(number)
+            taken = seconds[number]
+            taken = taken(len(self.numbers)) if callable(taken) else taken
+            self.auto.learn(taken, Channel(Pretend()), self.state)
+        return self
+
+    @property
+    def choice(self):
+        return self.auto.choice(self.state.saved)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "chosen"),
+    [
+        ([0.100, 0.050, 0.020], SPARSE),
+        ([0.100, 0.050, 0.080], WHOLE),
+        ([0.010, 0.050, 0.020], DENSE),
+        # About as fast is not worth leaving dense for.
+        ([0.1015, 0.2, 0.1], DENSE),
+        ([0.1025, 0.2, 0.1], SPARSE),
+        ([0.00109, 0.2, 0.001], DENSE),
+        ([0.0, 0.0, 0.0], DENSE),
+    ],
+)
+def test_the_fastest_is_chosen(seconds, chosen):
+    story = Story(Auto()).go(3 * 8 + 5, seconds)
+    assert story.choice == chosen
+    assert set(story.numbers[-5:]) == {chosen}
+
+
+def test_every_way_gets_its_visits():
+    numbers = Story(Auto()).go(25, [0.010, 0.012, 0.014]).numbers
+    visits = [SPARSE] * 4 + [WHOLE] * 4 + [DENSE] * 4
+    assert numbers == [*visits, *visits, DENSE]
+
+
+def test_the_first_of_a_visit_does_not_count():
+    compiling = lambda step: 9.0 if step == 1 else 0.01  # noqa: E731
+    assert Story(Auto()).go(24, [0.05, 0.04, compiling]).choice == SPARSE
+    # Nor does an accident of what is usually fast.
+    late = lambda step: 0.4 if step % 4 == 1 else 0.01  # noqa: E731
+    assert Story(Auto()).go(24, [late, 0.04, 0.02]).choice == DENSE
+
+
+def test_what_takes_ten_times_as_long_is_tried_once():
+    story = Story(Auto()).go(7, [15.0, 7.5, 0.2])
+    assert story.numbers == [SPARSE] * 4 + [WHOLE, DENSE, SPARSE]
+    assert story.choice == SPARSE
+
+
+def test_what_takes_twice_as_long_is_not_visited_to_the_end():
+    story = Story(Auto()).go(9, [1.0, 0.9, 0.2])
+    assert story.numbers == [SPARSE] * 4 + [WHOLE] * 2 + [DENSE] * 2 + [SPARSE]
+    # Where it is the last candidate that is slow, nothing is spared on it.
+    story = Story(Auto()).go(4, [0.1, 0.2, 5.0])
+    assert story.numbers == [SPARSE] * 4
+
+
+def test_it_looks_again_and_changes_its_mind():
+    story = Story(QUICK).go(6, [0.10, 0.05, 0.02])
+    wait = story.state.saved["left"]
+    assert story.choice == SPARSE
+    # The trial cost 0.08 + 0.03 seconds more than the choice would have, at least.
+    assert wait >= 0.11 / 0.02 / 0.005
+    story.go(wait, [0.10, 0.05, 0.02])
+    assert set(story.numbers[6:]) == {SPARSE}
+    story.go(6, [0.01, 0.05, 0.02])
+    assert story.numbers[-6:] == TRIAL
+    assert story.choice == DENSE
+
+
+def test_it_waits_longer_after_every_confirmation():
+    story, waits = Story(QUICK), []
+    for _ in range(9):
+        story.go(6, [0.010, 0.010, 0.010])
+        waits.append(story.state.saved["left"])
+        story.go(waits[-1], [0.010, 0.010, 0.010])
+    assert waits == [5, 10, 20, 40, 80, 160, 320, 320, 320]
+
+
+def test_looking_again_stays_within_its_budget():
+    for seconds in ([15.0, 7.5, 0.2], [0.010, 0.014, 0.019], [0.3, 0.2, 0.18]):
+        story = Story(Auto()).go(30, seconds)
+        best = min(seconds)
+        story.go(story.state.saved["left"], seconds)
+        before = len(story.numbers)
+        while story.state.saved["left"] == 0:
+            story.go(1, seconds)
+        extra = sum(seconds[n] - best for n in story.numbers[before:])
+        wait = story.state.saved["left"]
+        assert story.choice == seconds.index(best)
+        assert wait >= 1000
+        assert extra <= 0.01 * best * wait
+
+
+def test_a_resumed_run_keeps_its_choice_and_its_place():
+    seconds = [0.012, 0.011, 0.008]
+    straight = Story(QUICK).go(40, seconds)
+    for at in range(40):
+        state = QUICK.init(Layout.flat(8))
+        state.saved.update(Story(QUICK).go(at, seconds).state.saved)
+        resumed = Story(QUICK, state).go(40 - at, seconds)
+        assert resumed.numbers == straight.numbers[at:]
+        assert resumed.state.saved == straight.state.saved
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        {"union": 7, "offered": 3},
+        {"ways": 1, "choice": 2, "left": 9},
+        {"choice": 2, "left": 9},
+        {"ways": QUICK.signature, "choice": 3, "left": 9},
+        {"ways": QUICK.signature, "choice": -1, "left": 9},
+    ],
+    ids=str,
+)
+def test_what_others_have_saved_is_no_obstacle(saved):
+    state = QUICK.init(Layout.flat(8))
+    state.saved.update(saved)
+    story = Story(QUICK, state).go(6, [0.1, 0.05, 0.02])
+    assert story.numbers == TRIAL
+    assert story.choice == SPARSE
+
+
+def test_another_density_starts_all_over():
+    story = Story(QUICK).go(8, [0.1, 0.05, 0.02])
+    assert story.choice == SPARSE
+    sparser = Story(QUICK.with_density(0.001), story.state)
+    assert sparser.choice is None
+    assert sparser.go(6, [0.1, 0.05, 0.06]).numbers == TRIAL
+    assert sparser.choice == WHOLE
+
+
+@dataclass
+class Diary:
+    """What one rank ran, was given, was told, and kept."""
+
+    numbers: list[int] = field(default_factory=list)
+    direct: list[bool] = field(default_factory=list)
+    means: list[Tensor] = field(default_factory=list)
+    state: object = None
+
+
+def train(pipeline, ranks, steps, *, link, states=None, clock=None, size=SIZE):
+    """Steps as a pass with a single unit makes them, on simulated ranks."""
+
+    def body(group):
+        group = group if clock is None else clock(group)
+        state = states[group.rank] if states else pipeline.init(Layout.flat(size))
+        diary = Diary(state=state)
+        for _ in range(steps):
+            grad = [integers(group.rank, state.step, size)]
+            diary.direct.append(pipeline.direct(state))
+            diary.numbers.append(pipeline.collective.number(state.collective.saved))
+            call = pipeline.reduce_directly_ if diary.direct[-1] else pipeline.reduce_
+            mean = call(grad, group, state)
+            sparse = isinstance(mean, SparseVector)
+            diary.means.append(mean.to_dense() if sparse else mean.clone())
+            assert torch.equal(diary.means[-1], grad[0])
+        return diary
+
+    return simulate(ranks, body, link=link)
+
+
+PIPELINE = Pipeline(QUICK, Split())
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize(("link", "chosen"), [(SLOW, SPARSE), (FAST, DENSE)])
+def test_the_link_decides_and_ranks_agree(ranks, link, chosen):
+    diaries = train(PIPELINE, ranks, 10, link=link)
+    assert diaries[0].numbers == [*TRIAL, *[chosen] * 4]
+    # Of dense, the first step delivers what is owed, and the second is plain.
+    assert diaries[0].direct[:6] == [False] * 5 + [True]
+    assert all(d.numbers == diaries[0].numbers for d in diaries)
+    assert all(d.direct == diaries[0].direct for d in diaries)
+    assert diaries[0].direct[-1] == (chosen == DENSE)
+    saved = [d.state.collective.saved for d in diaries]
+    assert all(each == saved[0] for each in saved)
+
+
+def test_a_link_that_changes_is_noticed():
+    diaries = train(PIPELINE, 4, 8, link=SLOW)
+    states = [diary.state for diary in diaries]
+    left = states[0].collective.saved["left"]
+    for state in states:
+        state.collective.saved["left"] = 2  # of the many steps until then
+    assert left > 2
+    for link, chosen in ((FAST, DENSE), (SLOW, SPARSE)):
+        diaries = train(PIPELINE, 4, 20, link=link, states=states)
+        assert {diary.numbers[-1] for diary in diaries} == {chosen}
+        for state in states:
+            state.collective.saved["left"] = 2
+
+
+class Skewed:
+    """A group whose clock has an error of its own on every rank."""
+
+    def __init__(self, group):
+        self.group, self.rank, self.size = group, group.rank, group.size
+
+    def __getattr__(self, name):
+        return getattr(self.group, name)
+
+    def now(self):
+        return 1e3 * self.rank + (1 + self.rank) * self.group.now()
+
+
+def test_ranks_with_different_clocks_agree():
+    plain = train(PIPELINE, 3, 5, link=SLOW)
+    skewed = train(PIPELINE, 3, 5, link=SLOW, clock=Skewed)
+    times = [dict(d.state.collective.saved) for d in skewed]
+    assert times[0] == times[1] == times[2]
+    assert [d.numbers for d in skewed] == [d.numbers for d in plain]
+    # The slowest clock counts: that of rank 2 is three times as fast.
+    expected = plain[0].state.collective.saved["try.2.1"]
+    assert times[0]["try.2.1"] == pytest.approx(3 * expected, rel=0.01)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("link", [SLOW, FAST])
+def test_nothing_is_lost_over_any_change(ranks, link):
+    steps = 25
+    diaries = train(PIPELINE, ranks, steps, link=link)
+    given = sum(
+        integers(rank, step, SIZE) for rank in range(ranks) for step in range(steps)
+    )
+    told = ranks * sum(diaries[0].means)
+    owed = sum(diary.state.memory.x for diary in diaries)
+    assert torch.equal(told + owed, given)
+    for diary in diaries:
+        assert all(map(torch.equal, diary.means, diaries[0].means))
+
+
+def test_what_is_taken_back_was_not_tried():
+    def body(group):
+        state = PIPELINE.init(Layout.flat(SIZE))
+        numbers = []
+        for _ in range(3):
+            grad = [integers(group.rank, 0, SIZE)]
+            numbers.append(QUICK.number(state.collective.saved))
+            saved = dict(state.collective.saved)
+            PIPELINE.take_back_(PIPELINE.reduce_(grad, group, state), state)
+            assert state.collective.saved == saved
+            assert state.owes
+            PIPELINE.reduce_([integers(group.rank, 0, SIZE)], group, state)
+        return numbers
+
+    assert simulate(2, body) == [[SPARSE, SPARSE, WHOLE]] * 2
+
+
+def test_one_rank_alone_has_nothing_to_try():
+    (diary,) = train(PIPELINE, 1, 4, link=SLOW)
+    assert diary.numbers == [SPARSE, DENSE, DENSE, DENSE]
+    assert diary.direct == [False, False, True, True]
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_next_to_nothing_to_reduce(size):
+    diaries = train(PIPELINE, 2, 8, link=SLOW, size=size)
+    assert diaries[0].numbers == diaries[1].numbers
+
+
+def test_a_ramp_runs_the_last_candidate_and_then_trying_begins():
+    warmup = Warmup(QUICK, dense=1, ramp=3, start=0.1)
+    pipeline = Pipeline(warmup, Split())
+
+    def body(group):
+        state, numbers = pipeline.init(Layout.flat(SIZE)), []
+        for step in range(11):
+            saved = state.collective.saved
+            numbers.append(DENSE if step < 1 else warmup.at(step).number(saved))
+            assert not (step == 0 and pipeline.curious(state))
+            pipeline.reduce_([integers(group.rank, step, SIZE)], group, state)
+        return numbers
+
+    for numbers in simulate(2, body):
+        assert numbers == [DENSE, SPARSE, SPARSE, SPARSE, *TRIAL, DENSE]
+
+
+def test_small_vectors_may_be_exempt():
+    by_size = BySize(100, QUICK)
+    small, large = (by_size.init(Layout.flat(size)) for size in (99, 100))
+    assert by_size.direct(small, 0)
+    assert not by_size.direct(large, 0)
+    assert by_size.curious(large, 0)
+    assert not by_size.curious(small, 0)
+    by_size.learn(0.1, Channel(Pretend()), small)
+    by_size.learn(0.1, Channel(Pretend()), large)
+    assert not small.saved
+    assert large.saved
+
+
+@pytest.mark.parametrize(
+    "options", [{"feedback": Momentum()}, {"on_nonfinite": "zero"}], ids=str
+)
+def test_not_everything_can_be_left_to_the_library(options):
+    pipeline = Pipeline(QUICK, Split(), **options)
+    diaries = train(pipeline, 2, 10, link=FAST)
+    assert not any(diaries[0].direct)
+
+
+def test_what_is_forgotten_is_not_owed():
+    pipeline = Pipeline(QUICK, Split(), Forget())
+    diaries = train(pipeline, 2, 7, link=FAST)
+    assert diaries[0].direct[:6] == [False] * 4 + [True] * 2
+
+
+def test_candidates_keep_their_own_numbers():
+    """S2's counters are under a prefix, and come back to it."""
+    auto = Auto(0.05, (Cheapest(), SparDL(teams=2, gather="bruck")), rounds=1, visit=2)
+
+    def body(group):
+        state, x = auto.init(Layout.flat(SIZE)), torch.zeros(SIZE)
+        saved = []
+        for step in range(4):
+            x += integers(group.rank, step, SIZE)
+            channel = Channel(group, Split(), step=step)
+            auto.all_reduce_(x, channel, state, lambda: torch.empty(SIZE))
+            auto.learn(0.001, channel, state)
+            saved.append(dict(state.saved))
+        return saved
+
+    for saved in simulate(2, body):
+        assert {"2.teams", "2.h"} <= saved[1].keys()
+        assert saved[1]["2.teams"] == 2
+        assert {"1.union", "1.offered"} <= saved[3].keys()
+
+
+@dataclass(frozen=True)
+class Forgetful(BF16):
+    """Saves a number in one step and gives it up in the next."""
+
+    def all_reduce_(self, x, channel, state, out):
+        if state.saved.pop("odd", None) is None:
+            state.saved["odd"] = 1
+        return BF16.all_reduce_(self, x, channel, state, out)
+
+
+def test_what_a_candidate_gives_up_is_gone():
+    auto = Auto(candidates=(Forgetful(),))
+
+    def body(group):
+        state, x, seen = auto.init(Layout.flat(8)), torch.zeros(8), []
+        for step in range(3):
+            channel = Channel(group, step=step)
+            auto.all_reduce_(x, channel, state, lambda: torch.empty(8))
+            seen.append(dict(state.saved))
+        return seen
+
+    assert simulate(2, body) == [[{"1.odd": 1}, {}, {"1.odd": 1}]] * 2
+
+
+def test_it_promises_what_every_way_keeps():
+    assert Auto().grade is Grade.ROUNDING
+    assert Auto().coded
+    assert not Auto(candidates=(BF16(), Union())).coded
+    assert Auto().cost(1000, 4, Split()) == Dense().cost(1000, 4, None)
+    assert Auto(0.3).candidates == (BF16(), SparDL(0.3))
+    assert Auto(0.3).with_density(0.1) == Auto(0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"density": 0.0}, "density is 0"),
+        ({"rounds": 0}, "rounds is 0"),
+        ({"visit": 1}, "visit is 1"),
+        ({"visit": 2.5}, "visit is 2.5"),
+        ({"recheck": 0}, "recheck is 0"),
+        ({"candidates": ()}, "candidates is empty"),
+        ({"candidates": (Auto(),)}, "cannot try itself"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options, said):
+    with pytest.raises(ConfigError, match=said):
+        Auto(**options)
+
+
+def test_candidates_must_fit_the_ranks():
+    auto = Auto(candidates=(SparDL(teams=3), GTopK()))
+    auto.check(6)
+    with pytest.raises(ConfigError, match="does not divide 4"):
+        auto.check(4)
+
+
+def test_the_state_of_another_collective_is_refused():
+    with pytest.raises(ConfigError, match="state of another collective"):
+        Auto().marker(State())

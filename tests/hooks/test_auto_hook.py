@@ -1,0 +1,355 @@
+"""Auto behind DDP: plain DDP once it has settled on dense, and nothing lost on the way.
+
+What it chooses depends on the machine: tests that need a choice make it themselves.
+"""
+
+import copy
+
+import pytest
+import torch
+from training import (
+    SIZES,
+    given_gradients,
+    gradients_of,
+    optimizer_of,
+    residual_of,
+    step_once,
+    wrap,
+)
+
+import thinwire
+from thinwire.errors import AgreementError, TornError
+from thinwire.groups import Counted
+from workers import pool
+
+pytestmark = pytest.mark.processes
+
+DENSE, WHOLE, SPARSE = 0, 1, 2
+QUICK = {"density": 0.1, "rounds": 1, "visit": 2, "recheck": 3}
+
+
+def attached(kind="given", **options):
+    model = wrap(kind, bucket_cap_mb=0.005)
+    return model, thinwire.attach(model, "auto", **{**QUICK, **options})
+
+
+def units_of(state):
+    return state._engine.units.states
+
+
+def settle_on(state, *choices, left=100):
+    """What trying would have come to; one choice is for all units."""
+    auto, units = state._reducer.collective, units_of(state)
+    choices = choices * len(units) if len(choices) == 1 else choices
+    for unit, choice in zip(units, choices, strict=True):
+        settled = {"choice": choice, "left": left, "interval": left}
+        unit.collective.saved.update(ways=auto.signature, **settled)
+
+
+def step_given(model, rank, step):
+    model.zero_grad()
+    gradients = given_gradients(rank, step)
+    model(gradients).backward()
+    return gradients
+
+
+class Ledger:
+    """What all ranks' gradients came to, in whole numbers."""
+
+    def __init__(self, model, state):
+        self.model, self.state = model, state
+        self.put_in = dict.fromkeys(SIZES, 0.0)
+        self.delivered = dict.fromkeys(SIZES, 0.0)
+
+    def step(self, group, number):
+        gradients = step_given(self.model, group.rank, number)
+        for name, mean in gradients_of(self.model).items():
+            self.put_in[name] = self.put_in[name] + gradients[name]
+            self.delivered[name] = self.delivered[name] + mean * group.size
+        return self.put_in.copy(), self.delivered.copy(), residual_of(self.state)
+
+
+def balanced(steps):
+    """Whether nothing was lost in one step of all ranks."""
+    return all(
+        torch.equal(
+            sum(rank[0][name] for rank in steps),
+            steps[0][1][name] + sum(rank[2][name] for rank in steps),
+        )
+        for name in SIZES
+    )
+
+
+def through_trials(group, scope, steps):
+    model, state = attached(scope=scope)
+    ledger = Ledger(model, state)
+    report = [ledger.step(group, step) for step in range(steps)]
+    state.check_replicas()
+    saved = [unit.collective.saved for unit in units_of(state)]
+    return report, state.metrics(), saved
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("scope", ["bucket", "model"])
+def test_nothing_is_lost_while_it_tries_and_afterwards(ranks, scope):
+    reports, metrics, saved = zip(
+        *pool(ranks).run(through_trials, scope, 14), strict=True
+    )
+    for step in zip(*reports, strict=True):
+        assert balanced(step)
+    assert all(each == saved[0] for each in saved)
+    choices = [name for name in metrics[0] if name.startswith("unit_")]
+    assert len(choices) == (1 if scope == "model" else len(saved[0]))
+    assert all(metrics[0][name] in (DENSE, WHOLE, SPARSE) for name in choices)
+    assert metrics[0]["steps"] == 14
+
+
+def settled_on_dense(group, kind, scope):
+    """Gradients of DDP and of auto, from where auto has nothing to do any more."""
+    ddp, (ours, state) = wrap(kind, bucket_cap_mb=0.005), attached(kind, scope=scope)
+    for step in range(2):
+        for model in (ddp, ours):
+            step_once(model, optimizer_of(model), group.rank, step)
+    settle_on(state, DENSE)
+    seen = []
+    for step in range(2, 6):
+        for model in (ddp, ours):
+            model.zero_grad()
+        ours.module.load_state_dict(ddp.module.state_dict())
+        for model in (ddp, ours):
+            step_once(model, optimizer_of(model), group.rank, step)
+        pairs = zip(
+            gradients_of(ddp).values(), gradients_of(ours).values(), strict=True
+        )
+        equal = all(torch.equal(one, other) for one, other in pairs)
+        seen.append((state._direct, equal))
+    state.check_replicas()
+    left = {unit.collective.saved["left"] for unit in units_of(state)}
+    steps = {unit.step for unit in units_of(state)}
+    return seen, left, steps, state._engine.passes, state.metrics()["residual_norm"]
+
+
+@pytest.mark.parametrize("kind", ["plain", "mixed"])
+@pytest.mark.parametrize("scope", ["bucket", "model"])
+def test_settled_on_dense_it_is_plain_ddp_to_the_bit(kind, scope):
+    for seen, left, steps, passes, owed in pool(2).run(settled_on_dense, kind, scope):
+        # The first step delivers what was owed as well.
+        assert [direct for direct, _ in seen] == [False, True, True, True]
+        assert [equal for _, equal in seen] == [False, True, True, True]
+        assert left == {96}
+        assert steps == {6}
+        assert passes == 6
+        assert owed == 0.0
+
+
+def every_choice(group, choices):
+    """Steps on each choice in turn, with different ones for the units of a pass."""
+    model, state = attached()
+    ledger = Ledger(model, state)
+    report = [ledger.step(group, step) for step in range(3)]
+    count = len(units_of(state))
+    for number, first in enumerate(choices):
+        settle_on(state, *((first + unit) % 3 for unit in range(count)))
+        report += [ledger.step(group, 3 + 2 * number + more) for more in range(2)]
+    settle_on(state, DENSE)
+    report += [ledger.step(group, 40 + more) for more in range(3)]
+    direct = state._direct
+    settle_on(state, SPARSE)
+    report += [ledger.step(group, 50 + more) for more in range(2)]
+    state.flush()
+    return report, count, direct, residual_of(state)
+
+
+def test_units_may_choose_differently():
+    reports, counts, direct, left = zip(
+        *pool(2).run(every_choice, [DENSE, SPARSE, WHOLE, DENSE]), strict=True
+    )
+    assert counts[0] > 1
+    assert all(direct)
+    for step in zip(*reports, strict=True):
+        assert balanced(step)
+    assert not any(vector.any() for vector in left[0].values())
+
+
+def bad_batch(group, choices):
+    """A step with an infinity on rank 1, under these choices, and one after it."""
+    model, state = attached()
+    for step in range(3):
+        step_given(model, group.rank, step)
+    settle_on(state, *choices)
+    for step in range(3, 5):
+        step_given(model, group.rank, step)
+    before = residual_of(state)
+    model.zero_grad()
+    gradients = given_gradients(group.rank, 5)
+    if group.rank == 1:
+        gradients["first"][7] = float("inf")
+    model(gradients).backward()
+    bad = [not t.isfinite().all() for t in gradients_of(model).values()]
+    after = residual_of(state)
+    gradients = step_given(model, group.rank, 6)
+    return before, bad, after, gradients, gradients_of(model), residual_of(state)
+
+
+@pytest.mark.parametrize(
+    "choices", [[DENSE, DENSE], [SPARSE, DENSE], [DENSE, SPARSE]], ids=str
+)
+def test_a_bad_step_poisons_nothing(choices):
+    ranks = pool(2).run(bad_batch, choices)
+    for _, bad, *_ in ranks:
+        assert any(bad)
+    for name in SIZES:
+        owed = sum(rank[2][name] for rank in ranks)
+        assert owed.isfinite().all()
+        given = sum(rank[3][name] for rank in ranks)
+        told, left = 2 * ranks[0][4][name], sum(rank[5][name] for rank in ranks)
+        assert torch.equal(owed + given, told + left)
+        assert torch.equal(ranks[0][4][name], ranks[1][4][name])
+
+
+def resumed(group, folder, choice, at):
+    """The choice before and after, and what the next steps ran."""
+    model, state = attached()
+    for step in range(3):
+        step_given(model, group.rank, step)
+    settle_on(state, choice)
+    for step in range(3, at):
+        step_given(model, group.rank, step)
+    before = copy.deepcopy([unit.collective.saved for unit in units_of(state)])
+    torch.save(state.state_dict(), f"{folder}/{group.rank}")
+    expected = []
+    for step in range(at, at + 3):
+        step_given(model, group.rank, step)
+        expected.append(gradients_of(model))
+    model, state = attached()
+    state.load_state_dict(torch.load(f"{folder}/{group.rank}"))
+    after = copy.deepcopy([unit.collective.saved for unit in units_of(state)])
+    same = True
+    for step, means in zip(range(at, at + 3), expected, strict=True):
+        step_given(model, group.rank, step)
+        theirs = gradients_of(model)
+        same &= all(torch.equal(means[name], theirs[name]) for name in SIZES)
+    return before == after, same, state.metrics()["unit_0_choice"]
+
+
+@pytest.mark.parametrize("choice", [DENSE, WHOLE, SPARSE])
+def test_a_resumed_run_keeps_its_choice(tmp_path, choice):
+    for kept, same, chosen in pool(2).run(resumed, str(tmp_path), choice, 6):
+        assert kept
+        assert same
+        assert chosen == choice
+
+
+def apart(group):
+    """Rank 1 has another choice in its checkpoint; what ranks are told."""
+    model, state = attached()
+    for step in range(3):
+        step_given(model, group.rank, step)
+    settle_on(state, SPARSE if group.rank else WHOLE)
+    state.load_state_dict(copy.deepcopy(state.state_dict()))
+    try:
+        step_given(model, group.rank, 3)
+    except AgreementError as error:
+        return str(error)
+    return None
+
+
+def test_ranks_that_chose_differently_are_told():
+    for told in pool(2).run(apart):
+        assert "counters" in told
+
+
+def other_densities(group, densities):
+    """Set while plain DDP runs, where no guard would notice a difference."""
+    model, state = attached()
+    for step in range(3):
+        step_given(model, group.rank, step)
+    settle_on(state, DENSE)
+    for step in range(3, 6):
+        step_given(model, group.rank, step)
+    assert state._direct
+    try:
+        state.density = densities[group.rank]
+    except AgreementError as error:
+        return str(error)
+    step_given(model, group.rank, 6)
+    return state.metrics()["unit_0_choice"]
+
+
+def test_another_density_is_agreed_on_and_starts_all_over():
+    assert pool(2).run(other_densities, [0.2, 0.2]) == [-1.0, -1.0]
+    for told in pool(2).run(other_densities, [0.2, 0.3]):
+        assert "different densities" in told
+
+
+class Broken(Counted):
+    """A group whose next all-reduce fails."""
+
+    def all_reduce_(self, *parts):
+        raise RuntimeError("out of order")
+
+
+def torn(group):
+    model, state = attached()
+    for step in range(4):
+        step_given(model, group.rank, step)
+    state._engine.group = Broken(state._transport)
+    with pytest.raises(RuntimeError, match="out of order"):
+        step_given(model, group.rank, 4)
+    with pytest.raises(TornError):
+        step_given(model, group.rank, 5)
+    with pytest.raises(TornError):
+        state.state_dict()
+    return True
+
+
+def test_a_step_that_fails_leaves_it_torn():
+    assert pool(2).run(torn) == [True, True]
+
+
+def flushed(group):
+    """Flushing delivers all and forgets the choice: ranks may be others then."""
+    model, state = attached()
+    ledger = Ledger(model, state)
+    for step in range(3):
+        ledger.step(group, step)
+    settle_on(state, SPARSE)
+    ledger.step(group, 3)
+    model.zero_grad()
+    state.flush()
+    rest = {name: group.size * mean for name, mean in gradients_of(model).items()}
+    saved = [dict(unit.collective.saved) for unit in units_of(state)]
+    ledger.step(group, 4)
+    return ledger.put_in, ledger.delivered, rest, residual_of(state), saved
+
+
+def test_flush_delivers_all_and_trying_begins_again():
+    ranks = pool(2).run(flushed)
+    for name in SIZES:
+        put_in = sum(rank[0][name] for rank in ranks)
+        left = sum(rank[3][name] for rank in ranks)
+        assert torch.equal(put_in, ranks[0][1][name] + ranks[0][2][name] + left)
+    assert not any(ranks[0][4])
+
+
+def trains(group, options):
+    model = wrap()
+    state = thinwire.attach(model, "auto", **QUICK | options)
+    for step in range(12):
+        step_once(model, optimizer_of(model), group.rank, step)
+    state.check_replicas()
+    return state.metrics()["steps"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"candidates": ("bf16", "gtopk", "topk")},
+        {"candidates": ["union"], "warmup": (1, 0), "on_nonfinite": "unchecked"},
+        {"min_size": 3000, "feedback": "momentum"},
+        {"warmup": (1, 3), "scope": "model"},
+    ],
+    ids=str,
+)
+def test_options_of_attach(options):
+    assert pool(2).run(trains, options) == [12.0, 12.0]
