@@ -155,6 +155,6 @@ def test_a_scenario_that_cannot_be_is_refused(given):
 def test_what_training_would_refuse_is_refused():
     with pytest.raises(ConfigError, match="does not divide 5 ranks"):
         told("spardl:teams=2", Scenario(1000, 5, GIGABIT))
-    for name in ("top-k", "spardl:team=2", "gtopk:tree", "gtopk:variant=star"):
+    for name in ("auto", "top-k", "spardl:team=2", "gtopk:tree", "gtopk:variant=star"):
         with pytest.raises(ConfigError):
             Choice.parse(name)

@@ -42,6 +42,11 @@ class Choice:
         What has no density or no codec leaves the one that is offered alone.
         """
         name, _, rest = text.strip().partition(":")
+        if name == "auto":
+            raise ConfigError(
+                "auto measures methods while it trains and takes the fastest: it has "
+                "no time of its own to forecast; leave it out"
+            )
         options = dict(_option(text, each) for each in rest.split(":") if each)
         made = catalog.reducer(name, density=density, **options)
         return cls(
