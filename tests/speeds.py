@@ -1,5 +1,6 @@
 """A machine of round numbers, for forecasts that can be worked out by hand."""
 
+from thinwire.plan.candidates import with_teams
 from thinwire.plan.machine import Machine, key
 from thinwire.plan.processor import Speed
 from thinwire.plan.transport import Moving, Transport
@@ -15,10 +16,11 @@ DENSE = Speed((0.0, 0.5e-9, 0.0, 0.0, 0.0), (0.0, 0.5e-9, 0.0, 0.0, 0.0))
 
 
 def machine_for(choices) -> Machine:
-    """Knows these choices, whatever neighbours they have."""
+    """Knows these choices, whatever neighbours and teams they have."""
     speeds = {
-        key(choice, others): DENSE if choice.method == "dense" else SPARSE
+        key(each, others): DENSE if choice.method == "dense" else SPARSE
         for choice in choices
+        for each in with_teams(choice, 2)
         for others in range(8)
     }
     return Machine(TRANSPORT, speeds)

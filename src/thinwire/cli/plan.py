@@ -13,7 +13,7 @@ from thinwire.cli.plan_report import Report, draw, shown
 from thinwire.cost import Link
 from thinwire.errors import ConfigError
 from thinwire.plan import machine
-from thinwire.plan.candidates import Candidates, compared
+from thinwire.plan.candidates import Candidates, compared, with_teams
 from thinwire.plan.forecast import Scenario, named
 from thinwire.plan.model import count_parameters
 from thinwire.quantities import parse_duration, parse_rate
@@ -114,9 +114,10 @@ def run(
     choices = candidates.choices()
     for choice in choices:
         choice.check(scenario.workers)
+    tried = [each for one in choices for each in with_teams(one, scenario.workers)]
     with console.status("measuring this machine, once") as status:
         speeds = machine.known(
-            choices,
+            tried,
             others=scenario.others,
             anew=recalibrate,
             tell=lambda what: status.update(f"measuring this machine, once: {what}"),

@@ -33,7 +33,6 @@ POINTS: tuple[Point, ...] = (
     (50_000, 16, 0.01),
     (20_000, 4, 0.01),
 )
-TWO_TEAMS = (POINTS[0], POINTS[3], POINTS[5])
 WARM, STEPS = 2, 4
 MOST_RANKS = max(ranks for _, ranks, _ in POINTS)
 # Other ranks' and other steps' gradients are the same numbers, moved on by so many:
@@ -51,15 +50,19 @@ class Metered(Counted):
 
 def measure(choice: Choice, points: Sequence[Point] = POINTS) -> Speed:
     """The speed of a method with its codec; its density is chosen here."""
+    measured = representative(choice)
     trials = [
-        (choice.at_density(density), size, ranks) for size, ranks, density in points
+        (measured.at_density(density), size, ranks) for size, ranks, density in points
     ]
-    if choice.method == "spardl":  # whatever its teams, it is measured with one and two
-        one, two = (choice.with_options(teams=teams) for teams in (1, 2))
-        trials = [(one.at_density(at), size, ranks) for size, ranks, at in points]
-        trials += [(two.at_density(at), size, ranks) for size, ranks, at in TWO_TEAMS]
     # What keeps everything would be measured twice at the densities of one size.
     return Speed.of([_sample(*trial) for trial in dict.fromkeys(trials)])
+
+
+def representative(choice: Choice) -> Choice:
+    """What is measured for a choice: several teams are measured as two."""
+    teams = dict(choice.options).get("teams", 1)
+    several = choice.method == "spardl" and teams != 1
+    return choice.with_options(teams=2) if several else choice
 
 
 def keep_busy() -> Iterator[None]:

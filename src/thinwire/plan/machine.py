@@ -21,7 +21,7 @@ from thinwire.version import __version__
 Tell = Callable[[str], None]
 """Is told what is being measured."""
 
-_VERSION = 3
+_VERSION = 4
 
 
 @dataclass(slots=True)
@@ -42,8 +42,7 @@ def key(choice: Choice, others: int = 0) -> str:
     >>> key(Choice.parse("gtopk:variant=tree"), others=1)
     'gtopk variant=tree, elias-fano+bfloat16, beside 1'
     """
-    options = [f"{n}={v}" for n, v in choice.options if n != "teams"]
-    said = [" ".join([choice.method, *options])]
+    said = [calibrate.representative(choice).label]
     said += [choice.codec] if choice.codec else []
     said += [f"beside {min(others, neighbours.MOST)}"] if others else []
     return ", ".join(said)
