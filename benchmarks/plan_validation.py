@@ -5,9 +5,11 @@
 Eight methods on 2, 4 and 8 hosts, at 100 Mbit/s and 1 Gbit/s, two sizes, density 1 %:
 one whole reduction of fresh gradients, from a barrier until the slowest rank has its
 mean; the median of as many as fit into some seconds, 2 at least. The forecast knows the
-rate and the burst of the lab's links, that all ranks share this machine's cores, and
-what `thinwire plan` measures of a machine, anew before the first cell.
-Latency is not shaped, so the link has none: what a round takes is the software's.
+burst of the lab's links, that all ranks share this machine's cores, what `thinwire
+plan` measures of a machine, anew before the first cell, and what `thinwire bench net`
+would measure of a link: the bandwidth while all ranks send to the next, and the
+latency between two. Both are measured in the lab before its cells. With `--nominal` the
+forecast knows the rate instead, as if the link had been given by name.
 
 Every cell is a line of a file as soon as it is measured, and a run that was interrupted
 goes on with the next one; `--anew` starts over. Verified: in every cell's last step all
@@ -20,10 +22,11 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
+from typing import Any
 from zlib import crc32
 
 import torch
@@ -65,6 +68,7 @@ SLOW = 1.5  # seconds of a step that is not repeated for practice
 SHIFT = 4099
 PERIOD = 1 << 16
 LAB_TIMEOUT = 1200.0
+LONG, SHORT = 0.3, 50  # seconds of a long message, and how many short ones
 
 Key = tuple[str, int, str, int]
 
@@ -105,11 +109,40 @@ class Gradients:
         grad.copy_(self._drawn[step * SHIFT :][: self.size])
 
 
+def measured_link(group: TorchGroup, rate: str) -> Link:
+    """What a profile would say of these links."""
+    rank, size = group.rank, group.size
+    long = round(LONG * parse_rate(rate) / 8)
+    body = torch.zeros(long, dtype=torch.uint8)
+    walls = []
+    for _ in range(3):
+        dist.barrier()
+        start = perf_counter()
+        ring = {"dst": (rank + 1) % size, "src": (rank - 1) % size}
+        group.exchange(body, **ring, nbytes=long)
+        slowest = torch.tensor([perf_counter() - start], dtype=torch.float64)
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+        walls.append(slowest.item())
+    short = [0.0]
+    if rank < 2:  # alone: all others stand at the barrier
+        body, peer = torch.zeros(8, dtype=torch.uint8), 1 - rank
+        for _ in range(SHORT):
+            start = perf_counter()
+            group.exchange(body, dst=peer, src=peer, nbytes=8)
+            short.append(perf_counter() - start)
+    dist.barrier()
+    return Link(median(short), long / median(walls))
+
+
 def work(rate: str, todo: list[tuple[str, int]]) -> None:
     """On every host: measure, and let the first one tell."""
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     group = TorchGroup.own()
+    link = measured_link(group, rate)
+    if group.rank == 0:
+        found = {"link": asdict(link), "rate": rate, "ranks": group.size}
+        print(json.dumps(found), flush=True)
     for size in dict.fromkeys(size for _, size in todo):
         gradients = Gradients(size, group.rank)
         for method in (method for method, wanted in todo if wanted == size):
@@ -170,9 +203,12 @@ def check_alike(grad: Tensor) -> None:
     assert len({each.item() for each in every}) == 1, "ranks got different means"
 
 
-def forecast(cell: Cell, speeds: Machine) -> Reduction:
+def forecast(cell: Cell, speeds: Machine, link: Link | None) -> Reduction:
     choice = Choice.parse(cell.method, DENSITY)
     setting = scenario(cell.size, cell.ranks, cell.rate)
+    if link is not None:
+        link = replace(link, burst=setting.link.burst)
+        setting = replace(setting, link=link, measured=True)
     return reduced(choice, cell.size, setting, speeds)
 
 
@@ -205,8 +241,8 @@ def measure(rate: str, ranks: int, todo: list[tuple[str, int]], file: Path) -> N
 
     def tell(host: int, line: str) -> None:
         if host == 0 and line.startswith("{"):
-            with file.open("a") as lines:
-                lines.write(line + "\n")
+            with file.open("a") as found:
+                found.write(line + "\n")
             print(f"  {line}", file=sys.stderr, flush=True)
         else:
             print(f"  [{host}] {line}", file=sys.stderr, flush=True)
@@ -220,10 +256,21 @@ def measure(rate: str, ranks: int, todo: list[tuple[str, int]], file: Path) -> N
     print(f"{rate}, {ranks} hosts: {took:.0f} s", file=sys.stderr, flush=True)
 
 
+def lines(file: Path) -> list[dict[str, Any]]:
+    return list(map(json.loads, file.read_text().splitlines())) if file.exists() else []
+
+
 def cells(file: Path) -> Iterator[Cell]:
-    if file.exists():
-        for line in file.read_text().splitlines():
-            yield Cell(**json.loads(line))
+    return (Cell(**line) for line in lines(file) if "link" not in line)
+
+
+def links(file: Path) -> dict[tuple[str, int], Link]:
+    """By rate and ranks, the last that was measured."""
+    return {
+        (line["rate"], line["ranks"]): Link(**line["link"])
+        for line in lines(file)
+        if "link" in line
+    }
 
 
 def show(found: dict[Key, Cell], speeds: Machine, options: argparse.Namespace) -> None:
@@ -231,11 +278,16 @@ def show(found: dict[Key, Cell], speeds: Machine, options: argparse.Namespace) -
     print("ms; forecast = compute + the longer of wire and transport + waits\n")
     heads = ("link", "n", "P", "method", "measured", "least", "cpu", "forecast")
     row((*heads, "error", "compute", "wire", "transport", "waits"), options, head=True)
+    known = links(options.file)
+    for (rate, ranks), link in known.items():
+        what = f"{link.bandwidth / 1e6:.2f} MB/s, {1e6 * link.latency:.0f} us"
+        print(f"{rate}, {ranks} hosts: {what}", file=sys.stderr)
     errors = {}
     for cell in sorted(found.values(), key=lambda c: (c.rate, c.size, c.ranks)):
         if cell.method not in options.methods:
             continue
-        told = forecast(cell, speeds)
+        link = None if options.nominal else known[cell.rate, cell.ranks]
+        told = forecast(cell, speeds, link)
         errors[cell.key] = told.seconds / cell.wall - 1
         times = (cell.wall, cell.least, cell.cpu, told.seconds)
         parts = (told.compute, told.wire, told.transport, told.waits)
@@ -271,6 +323,7 @@ def main() -> None:
         "--file", type=Path, default=FILE, help="one line for each cell"
     )
     parser.add_argument("--anew", action="store_true", help="forget what was measured")
+    parser.add_argument("--nominal", action="store_true", help="forecast by the rate")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
