@@ -9,8 +9,9 @@ below 0.9 is a message that crosses unshaped.
 
 from unittest.mock import patch
 
-from thinwire.lab.shaping import Shape, parse_rate, shapes
+from thinwire.lab.shaping import Shape, shapes
 from thinwire.lab.verify import MESSAGES, verify
+from thinwire.quantities import parse_rate
 
 # (rate, hosts): (burst, largest packet); the lab's own choice comes last.
 TRIED = {

@@ -2,6 +2,9 @@
 
 import pytest
 
+from thinwire.codecs import Split
+from thinwire.collectives import GTopK
+from thinwire.collectives.tree import tree_sum_cost
 from thinwire.cost import Cost, Link, direct_all_gather, ring_all_reduce
 
 
@@ -31,6 +34,29 @@ def test_a_ring_sends_all_but_one_chunk_twice(nbytes, ranks, cost):
 )
 def test_a_gather_sends_everything_to_everyone(nbytes, ranks, cost):
     assert direct_all_gather(nbytes, ranks) == cost
+
+
+def test_what_a_rank_waits_for_takes_time_and_is_not_sent():
+    slow = Link(latency=0.5, bandwidth=100.0)
+    cost = Cost(rounds=4, nbytes=50, awaited=150)
+    assert slow.seconds(cost) == 4.0
+    assert cost == Cost(rounds=4, nbytes=50)
+    assert (cost + cost).awaited == 300
+    # A tree's root receives as much as it sends, and not at the same time.
+    packet = Split().nbytes(1000, 10)
+    assert GTopK(0.01, "tree").cost(1000, 8, Split()).awaited == 3 * packet
+    assert GTopK(0.01).cost(1000, 8, Split()).awaited == 0
+    assert GTopK(0.01).cost(1000, 9, Split()).awaited == packet
+    assert tree_sum_cost(4000, 5).awaited == 12_000
+
+
+def test_a_burst_spares_its_bytes_and_never_more_than_there_are():
+    link = Link(latency=0.5, bandwidth=100.0, burst=50)
+    assert link.seconds(Cost(1, 40)) == 0.5
+    assert link.seconds(Cost(3, 250)) == 3.5  # once, where nobody computes between
+    assert link.seconds(Cost(3, 250), idle=0.5) == 3.0  # and 25 more, twice
+    assert link.seconds(Cost(3, 250), idle=60.0) == 2.5  # but never above the bucket
+    assert link.seconds(Cost()) == 0.0
 
 
 def test_a_link_takes_its_time():

@@ -1,6 +1,6 @@
 """The vocabulary of the cost cards: rounds, bytes, and the link that carries them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -8,6 +8,8 @@ class Cost:
     """What one rank pays for one reduction: the busiest rank where ranks differ.
 
     `nbytes` is what the rank sends, packet headers included, transport headers not.
+    `awaited` is what it receives in rounds in which it sends nothing: it takes time
+    like bytes sent, and does not make costs different, since nobody counts it.
 
     >>> Cost(rounds=2, nbytes=100) + Cost(rounds=1, nbytes=8)
     Cost(rounds=3, nbytes=108)
@@ -15,14 +17,22 @@ class Cost:
 
     rounds: int = 0
     nbytes: int = 0
+    awaited: int = field(default=0, compare=False, repr=False)
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(self.rounds + other.rounds, self.nbytes + other.nbytes)
+        return Cost(
+            self.rounds + other.rounds,
+            self.nbytes + other.nbytes,
+            self.awaited + other.awaited,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
     """One rank's full-duplex link: seconds per message, and bytes per second.
+
+    `burst` bytes cross at once after the link was idle for long enough to have carried
+    them: so do links that a token bucket slows down, in a lab or a cloud.
 
     >>> Link(latency=50e-6, bandwidth=125e6).seconds(Cost(rounds=2, nbytes=125_000))
     0.0011
@@ -30,14 +40,28 @@ class Link:
 
     latency: float = 0.0
     bandwidth: float = float("inf")
+    burst: int = 0
 
     def transfer(self, nbytes: int) -> float:
         """Seconds the link is busy with a message of `nbytes`."""
         return nbytes / self.bandwidth
 
-    def seconds(self, cost: Cost) -> float:
-        """The wire's share of a reduction that never waits for a slower peer."""
-        return cost.rounds * self.latency + self.transfer(cost.nbytes)
+    def seconds(self, cost: Cost, *, idle: float = 0.0) -> float:
+        """The wire's share of a reduction: as if its rounds followed one another.
+
+        The bucket is full before the first round, and fills up again in the `idle`
+        seconds that ranks compute between the others, spread evenly.
+
+        >>> link = Link(bandwidth=100.0, burst=50)
+        >>> cost = Cost(rounds=2, nbytes=200)
+        >>> link.seconds(cost), link.seconds(cost, idle=0.1), link.seconds(cost, idle=9)
+        (1.5, 1.4, 1.0)
+        """
+        nbytes = cost.nbytes + cost.awaited
+        pause = idle / max(cost.rounds - 1, 1)
+        refilled = min(self.burst, self.bandwidth * pause) if self.burst else 0
+        spared = self.burst + max(cost.rounds - 1, 0) * refilled
+        return cost.rounds * self.latency + max(0.0, nbytes - spared) / self.bandwidth
 
 
 def ring_all_reduce(nbytes: int, ranks: int) -> Cost:
@@ -61,7 +85,7 @@ def direct_all_gather(nbytes: int, ranks: int) -> Cost:
 
 
 def at_once(*costs: Cost) -> Cost:
-    """What is in flight together shares the rounds.
+    """What is in flight together shares the rounds, and nobody waits for a part.
 
     >>> at_once(ring_all_reduce(4000, 4), ring_all_reduce(16, 4))
     Cost(rounds=6, nbytes=6024)

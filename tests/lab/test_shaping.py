@@ -1,7 +1,8 @@
 import pytest
 
 from thinwire.errors import ConfigError
-from thinwire.lab.shaping import Shape, parse_rate, parse_rates, rate_name, shapes
+from thinwire.lab.shaping import Shape, parse_rates, rate_name, shapes
+from thinwire.quantities import parse_rate
 
 FRAME = 1514
 

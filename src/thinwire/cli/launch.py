@@ -22,7 +22,7 @@ from thinwire.bench.worker import JOBS, MARK
 from thinwire.errors import ConfigError, GroupError
 from thinwire.lab import Lab, doctor
 from thinwire.lab.runner import RATES_VARIABLE
-from thinwire.lab.shaping import parse_rate
+from thinwire.quantities import parse_rate
 
 _WORKER = [sys.executable, "-m", "thinwire.bench.worker"]
 

@@ -140,9 +140,7 @@ class GsSGD(Selecting):
         if self.sum != "auto":
             return self.sum
         link = self.link or _USUAL_LINK
-        tree = tree_sum_cost(4 * cells, ranks)
-        # The root of a tree receives as much as it sends, and not at the same time.
-        up_and_down = link.seconds(Cost(tree.rounds, 2 * tree.nbytes))
+        up_and_down = link.seconds(tree_sum_cost(4 * cells, ranks))
         around = link.seconds(ring_all_reduce(4 * cells, ranks))
         return "tree" if up_and_down < around else "allreduce"
 

@@ -61,10 +61,11 @@ class GTopK(Selecting):
             return direct_all_gather(packet, ranks)
         if self.variant == "tree":
             depth = (ranks - 1).bit_length()
-            return Cost(2 * depth, depth * packet)
+            return Cost(2 * depth, depth * packet, awaited=depth * packet)
         doublings = ranks.bit_length() - 1
         folds = int(ranks != 2**doublings)
-        return Cost(doublings + 2 * folds, (doublings + folds) * packet)
+        sent, heard = (doublings + folds) * packet, folds * packet
+        return Cost(doublings + 2 * folds, sent, awaited=heard)
 
 
 def _butterfly(ledger: Ledger, k: int) -> SparseVector:

@@ -39,7 +39,7 @@ def tree_sum_cost(nbytes: int, ranks: int) -> Cost:
     Cost(rounds=6, nbytes=12000)
     """
     depth = (ranks - 1).bit_length()
-    return Cost(2 * depth, depth * nbytes)
+    return Cost(2 * depth, depth * nbytes, awaited=depth * nbytes)
 
 
 def _received(like: Tensor, src: int, channel: Channel) -> Tensor:

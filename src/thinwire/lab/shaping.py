@@ -10,16 +10,12 @@ carry more than 1 Gbit/s per processor. docs/lab.md has the measurements.
 """
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thinwire.cost import Link
 from thinwire.errors import ConfigError
-
-_UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-_RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)")
-_FASTEST = 100 * 10**9
+from thinwire.quantities import UNITS, parse_rate
 
 _TIMER_SECONDS = 0.17e-3
 _CROWDED_TIMER_SECONDS = 0.25e-3  # for each Gbit/s of a processor's
@@ -82,22 +78,6 @@ def shapes(rates: Sequence[int], processors: int | None = None) -> list[Shape]:
     return [Shape(rate, min(timer, _LATEST_TIMER_SECONDS)) for rate in rates]
 
 
-def parse_rate(text: str) -> int:
-    """Bits per second.
-
-    >>> parse_rate("1gbit"), parse_rate("2.5mbit")
-    (1000000000, 2500000)
-    """
-    match = _RATE.fullmatch(text.strip().lower())
-    rate = int(float(match[1]) * _UNITS[match[2]]) if match else 0
-    if not 0 < rate <= _FASTEST:
-        raise ConfigError(
-            f"rate is {text!r}: give a number and kbit, mbit or gbit, such as 100mbit; "
-            "at most 100gbit"
-        )
-    return rate
-
-
 def parse_rates(text: str, hosts: int) -> tuple[int, ...]:
     """A rate for each host: one for all, or as many as there are hosts.
 
@@ -120,6 +100,6 @@ def rate_name(rate: int) -> str:
     >>> rate_name(10**9), rate_name(2_500_000), rate_name(1)
     ('1gbit', '2.5mbit', '0.001kbit')
     """
-    fitting = [unit for unit, bits in _UNITS.items() if bits <= rate]
+    fitting = [unit for unit, bits in UNITS.items() if bits <= rate]
     unit = fitting[-1] if fitting else "kbit"
-    return f"{rate / _UNITS[unit]:g}{unit}"
+    return f"{rate / UNITS[unit]:g}{unit}"

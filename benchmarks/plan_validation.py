@@ -1,0 +1,353 @@
+"""Forecasts of `thinwire plan` against reductions measured in the lab.
+
+    sudo .venv/bin/python benchmarks/plan_validation.py
+
+Eight methods on 2, 4 and 8 hosts, at 100 Mbit/s and 1 Gbit/s, two sizes, density 1 %:
+one whole reduction of fresh gradients, from a barrier until the slowest rank has its
+mean; the median of as many as fit into some seconds, 2 at least. The forecast knows the
+burst of the lab's links, that all ranks share this machine's cores, what `thinwire
+plan` measures of a machine, anew before the first cell, and what `thinwire bench net`
+would measure of a link: the bandwidth while all ranks send to the next, and the
+latency between two. Both are measured in the lab before its cells. With `--nominal` the
+forecast knows the rate instead, as if the link had been given by name.
+
+Every cell is a line of a file as soon as it is measured, and a run that was interrupted
+goes on with the next one; `--anew` starts over. Verified: in every cell's last step all
+ranks have the same mean, bit for bit.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any
+from zlib import crc32
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from thinwire.bench.machine import machine as named_machine
+from thinwire.cost import Link
+from thinwire.groups.torch import TorchGroup
+from thinwire.lab import Lab
+from thinwire.lab.shaping import rate_name, shapes
+from thinwire.layout import Layout
+from thinwire.plan import machine
+from thinwire.plan.choice import Choice
+from thinwire.plan.forecast import Reduction, Scenario, named, reduced
+from thinwire.plan.machine import Machine
+from thinwire.quantities import parse_rate
+
+METHODS = (
+    "dense",
+    "bf16",
+    "topk",
+    "gtopk",
+    "gtopk:variant=tree",
+    "spardl:teams=1",
+    "spardl:teams=2",
+    "gs-sgd",
+)
+RANKS = (2, 4, 8)
+RATES = ("100mbit", "1gbit")
+SIZES = (1_000_000, 14_700_000)
+DENSITY = 0.01
+FILE = Path(tempfile.gettempdir()) / "thinwire-plan-validation.jsonl"
+
+SECONDS = 3.0  # for the timed steps of a cell
+FEWEST, MOST = 2, 15
+WARM = 4  # until selection has its hints
+SLOW = 1.5  # seconds of a step that is not repeated for practice
+SHIFT = 4099
+PERIOD = 1 << 16
+LAB_TIMEOUT = 1200.0
+LONG, SHORT = 0.3, 50  # seconds of a long message, and how many short ones
+
+Key = tuple[str, int, str, int]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measured reduction: seconds of the slowest rank, processor seconds of one."""
+
+    method: str
+    ranks: int
+    rate: str
+    size: int
+    wall: float
+    least: float
+    cpu: float
+    steps: int
+
+    @property
+    def key(self) -> Key:
+        return self.method, self.ranks, self.rate, self.size
+
+
+class Gradients:
+    """Laplace's, with a scale for each run of 64 k elements; each step moved on."""
+
+    def __init__(self, size: int, rank: int) -> None:
+        self.size = size
+        length = size + (WARM + MOST + 2) * SHIFT
+        generator = torch.Generator().manual_seed(1 + rank)
+        self._drawn = torch.empty(length).exponential_(generator=generator)
+        signs = torch.randint(0, 2, (length,), generator=generator, dtype=torch.int8)
+        self._drawn *= 2 * signs - 1
+        scales = torch.Generator().manual_seed(0)
+        spread = torch.randn(-(-length // PERIOD), generator=scales).exp_()
+        self._drawn *= spread.repeat_interleave(PERIOD)[:length]
+
+    def fill_(self, grad: Tensor, step: int) -> None:
+        grad.copy_(self._drawn[step * SHIFT :][: self.size])
+
+
+def measured_link(group: TorchGroup, rate: str) -> Link:
+    """What a profile would say of these links."""
+    rank, size = group.rank, group.size
+    long = round(LONG * parse_rate(rate) / 8)
+    body = torch.zeros(long, dtype=torch.uint8)
+    walls = []
+    for _ in range(3):
+        dist.barrier()
+        start = perf_counter()
+        ring = {"dst": (rank + 1) % size, "src": (rank - 1) % size}
+        group.exchange(body, **ring, nbytes=long)
+        slowest = torch.tensor([perf_counter() - start], dtype=torch.float64)
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+        walls.append(slowest.item())
+    short = [0.0]
+    if rank < 2:  # alone: all others stand at the barrier
+        body, peer = torch.zeros(8, dtype=torch.uint8), 1 - rank
+        for _ in range(SHORT):
+            start = perf_counter()
+            group.exchange(body, dst=peer, src=peer, nbytes=8)
+            short.append(perf_counter() - start)
+    dist.barrier()
+    return Link(median(short), long / median(walls))
+
+
+def work(rate: str, todo: list[tuple[str, int]]) -> None:
+    """On every host: measure, and let the first one tell."""
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    group = TorchGroup.own()
+    link = measured_link(group, rate)
+    if group.rank == 0:
+        found = {"link": asdict(link), "rate": rate, "ranks": group.size}
+        print(json.dumps(found), flush=True)
+    for size in dict.fromkeys(size for _, size in todo):
+        gradients = Gradients(size, group.rank)
+        for method in (method for method, wanted in todo if wanted == size):
+            reduce_ = reduction(method, size, group)
+            wall, least, cpu, steps = timed(reduce_, gradients)
+            if group.rank == 0:
+                cell = Cell(method, group.size, rate, size, wall, least, cpu, steps)
+                print(json.dumps(asdict(cell)), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def reduction(method: str, size: int, group: TorchGroup) -> Callable[[Tensor], object]:
+    choice = Choice.parse(method, DENSITY)
+    if method == "dense":  # as plain DDP does it
+
+        def all_reduce(grad: Tensor) -> None:
+            dist.all_reduce(grad)
+            grad.div_(group.size)
+
+        return all_reduce
+    state = choice.reducer.init(Layout.flat(size))
+    return lambda grad: choice.reducer.reduce_([grad], group, state)
+
+
+def timed(
+    reduce_: Callable[[Tensor], object], gradients: Gradients
+) -> tuple[float, float, float, int]:
+    """Median and least seconds of a step, its processor seconds, and how many."""
+    grad, step = torch.empty(gradients.size), 0
+
+    def one() -> tuple[float, float]:
+        nonlocal step
+        gradients.fill_(grad, step)
+        step += 1
+        dist.barrier()
+        cpu, start = process_time(), perf_counter()
+        reduce_(grad)
+        taken = torch.tensor([perf_counter() - start], dtype=torch.float64)
+        spent = torch.tensor([process_time() - cpu], dtype=torch.float64)
+        dist.all_reduce(taken, op=dist.ReduceOp.MAX)
+        dist.all_reduce(spent)
+        return taken.item(), spent.item() / dist.get_world_size()
+
+    fastest = one()[0]
+    while step < WARM and fastest < SLOW:
+        fastest = min(fastest, one()[0])
+    steps = max(FEWEST, min(MOST, int(SECONDS / fastest)))
+    walls, cpus = zip(*(one() for _ in range(steps)), strict=True)
+    check_alike(grad)
+    return median(walls), min(walls), median(cpus), steps
+
+
+def check_alike(grad: Tensor) -> None:
+    mine = torch.tensor([crc32(grad.numpy())])
+    every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, mine)
+    assert len({each.item() for each in every}) == 1, "ranks got different means"
+
+
+def forecast(cell: Cell, speeds: Machine, link: Link | None) -> Reduction:
+    choice = Choice.parse(cell.method, DENSITY)
+    setting = scenario(cell.size, cell.ranks, cell.rate)
+    if link is not None:
+        link = replace(link, burst=setting.link.burst)
+        setting = replace(setting, link=link, measured=True)
+    return reduced(choice, cell.size, setting, speeds)
+
+
+def scenario(size: int, ranks: int, rate: str) -> Scenario:
+    """All ranks on this machine, on links that let a burst through at once."""
+    bits = parse_rate(rate)
+    link = named(Link(0.0, bits / 8, shapes([bits] * ranks)[0].burst))
+    cores = os.cpu_count() or 1
+    return Scenario(size, ranks, link, ranks_per_machine=ranks, cores=cores)
+
+
+def measured(options: argparse.Namespace) -> dict[Key, Cell]:
+    """Every cell that was asked for, from the file or from the lab."""
+    done = {cell.key: cell for cell in cells(options.file)}
+    for rate in options.rates:
+        for ranks in options.ranks:
+            todo = [
+                (method, size)
+                for size in options.sizes
+                for method in options.methods
+                if (method, ranks, rate, size) not in done
+            ]
+            if todo:
+                measure(rate, ranks, todo, options.file)
+    return {cell.key: cell for cell in cells(options.file)}
+
+
+def measure(rate: str, ranks: int, todo: list[tuple[str, int]], file: Path) -> None:
+    started = perf_counter()
+
+    def tell(host: int, line: str) -> None:
+        if host == 0 and line.startswith("{"):
+            with file.open("a") as found:
+                found.write(line + "\n")
+            print(f"  {line}", file=sys.stderr, flush=True)
+        else:
+            print(f"  [{host}] {line}", file=sys.stderr, flush=True)
+
+    script = [sys.executable, __file__, "--work", json.dumps([rate, todo])]
+    with Lab(ranks, rate) as lab:
+        outcome = lab.run(script, tell=tell, timeout=LAB_TIMEOUT)
+    if outcome.code:
+        raise SystemExit(f"host {outcome.failed} failed; run again to go on")
+    took = perf_counter() - started
+    print(f"{rate}, {ranks} hosts: {took:.0f} s", file=sys.stderr, flush=True)
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return list(map(json.loads, file.read_text().splitlines())) if file.exists() else []
+
+
+def cells(file: Path) -> Iterator[Cell]:
+    return (Cell(**line) for line in lines(file) if "link" not in line)
+
+
+def links(file: Path) -> dict[tuple[str, int], Link]:
+    """By rate and ranks, the last that was measured."""
+    return {
+        (line["rate"], line["ranks"]): Link(**line["link"])
+        for line in lines(file)
+        if "link" in line
+    }
+
+
+def show(found: dict[Key, Cell], speeds: Machine, options: argparse.Namespace) -> None:
+    print(f"{named_machine()}; all ranks share the cores; density {DENSITY:g}")
+    print("ms; forecast = compute + the longer of wire and transport + waits\n")
+    heads = ("link", "n", "P", "method", "measured", "least", "cpu", "forecast")
+    row((*heads, "error", "compute", "wire", "transport", "waits"), options, head=True)
+    known = links(options.file)
+    for (rate, ranks), link in known.items():
+        what = f"{link.bandwidth / 1e6:.2f} MB/s, {1e6 * link.latency:.0f} us"
+        print(f"{rate}, {ranks} hosts: {what}", file=sys.stderr)
+    errors = {}
+    for cell in sorted(found.values(), key=lambda c: (c.rate, c.size, c.ranks)):
+        if cell.method not in options.methods:
+            continue
+        link = None if options.nominal else known[cell.rate, cell.ranks]
+        told = forecast(cell, speeds, link)
+        errors[cell.key] = told.seconds / cell.wall - 1
+        times = (cell.wall, cell.least, cell.cpu, told.seconds)
+        parts = (told.compute, told.wire, told.transport, told.waits)
+        name = Choice.parse(cell.method, DENSITY).label
+        size = f"{cell.size / 1e6:g} M"
+        about = (rate_name(parse_rate(cell.rate)), size, str(cell.ranks), name)
+        told_by = (f"{errors[cell.key]:+.0%}", *(f"{1e3 * t:.1f}" for t in parts))
+        row((*about, *(f"{1e3 * t:.1f}" for t in times), *told_by), options)
+    sizes = sorted(abs(error) for error in errors.values())
+    worst = max(errors, key=lambda key: abs(errors[key]))
+    print(f"\n{len(sizes)} cells: median error {median(sizes):.0%}, worst ", end="")
+    print(f"{errors[worst]:+.0%} ({', '.join(map(str, worst))})")
+    print("verified: in every cell all ranks got the same mean")
+
+
+def row(texts: tuple[str, ...], options: argparse.Namespace, *, head: bool = False):
+    if options.markdown:
+        print(f"| {' | '.join(texts)} |")
+        if head:
+            print(f"|{' --- |' * len(texts)}")
+        return
+    widths = [9, 8, 4, 22, *[10] * 9]
+    print("".join(f"{t:>{w}}" for t, w in zip(texts, widths, strict=True)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--ranks", default=",".join(map(str, RANKS)))
+    parser.add_argument("--rates", default=",".join(RATES))
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    parser.add_argument(
+        "--file", type=Path, default=FILE, help="one line for each cell"
+    )
+    parser.add_argument("--anew", action="store_true", help="forget what was measured")
+    parser.add_argument("--nominal", action="store_true", help="forecast by the rate")
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        work(*json.loads(options.work))
+        return
+    options.methods = options.methods.split(",")
+    options.rates = options.rates.split(",")
+    options.ranks = [int(ranks) for ranks in options.ranks.split(",")]
+    options.sizes = [int(float(size)) for size in options.sizes.split(",")]
+    if options.anew:
+        options.file.unlink(missing_ok=True)
+    choices = [Choice.parse(method, DENSITY) for method in options.methods]
+    # Quiet while it is measured: before the lab is up.
+    anew = not options.file.exists()
+    for others in {scenario(1, ranks, RATES[0]).others for ranks in options.ranks}:
+        speeds = machine.known(choices, others=others, anew=anew, tell=say)
+        anew = False
+    show(measured(options), speeds, options)
+
+
+def say(what: str) -> None:
+    print(f"measuring this machine: {what}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

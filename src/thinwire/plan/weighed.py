@@ -1,0 +1,54 @@
+"""Packets whose length depends on the data: weighed on a sample."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from thinwire.codecs import Codec, Values
+from thinwire.sparse import SparseVector
+from thinwire.wire import HEADER, Packet
+
+_ENTRIES = 4096
+"""A list of so many tells what an entry of any longer one weighs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """A codec for cards. Its sample has Laplace's values at random indices."""
+
+    codec: Codec
+
+    def nbytes(self, size: int, nnz: int) -> int:
+        """About how long a packet of such a list is."""
+        if nnz == 0:
+            return HEADER.size
+        # A few densities only: blocks differ by an element.
+        density = float(f"{nnz / size:.3g}")
+        entries = min(nnz, _ENTRIES)
+        body = nnz * _entry_nbytes(self.codec, density, entries)  # type: ignore[arg-type]
+        return HEADER.size + round(body)
+
+    def encode(
+        self, vector: SparseVector, *, source: Values | None = None, key: int = 0
+    ) -> Packet:
+        return self.codec.encode(vector, source=source, key=key)
+
+    def decode(
+        self, packet: Packet, size: int, nnz: int | None = None, *, key: int = 0
+    ) -> SparseVector:
+        return self.codec.decode(packet, size, nnz, key=key)
+
+
+@lru_cache(maxsize=1024)
+def _entry_nbytes(codec: Codec, density: float, entries: int) -> float:
+    generator = torch.Generator().manual_seed(0)
+    size = max(entries, round(entries / density))
+    drawn = torch.randperm(size, generator=generator)[:entries]
+    indices, _ = drawn.to(torch.int32).sort()
+    signs = torch.randint(0, 2, (entries,), generator=generator) * 2 - 1
+    # Only what exceeds a threshold is sent, and Laplace's tail looks like its head.
+    values = (1 + torch.empty(entries).exponential_(generator=generator)) * signs
+    sample = SparseVector(indices, values, size)
+    packet = codec.encode(sample, source=lambda found: torch.zeros(len(found)))
+    return (packet.body.numel() - HEADER.size) / entries

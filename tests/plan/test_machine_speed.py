@@ -1,0 +1,162 @@
+"""What is measured of a machine, what is made of it, and where it is kept."""
+
+import signal
+import subprocess
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from speeds import TRANSPORT
+from thinwire.catalog import codec
+from thinwire.groups import simulate
+from thinwire.plan import calibrate, machine, neighbours, transport
+from thinwire.plan.calibrate import Metered
+from thinwire.plan.choice import Choice
+from thinwire.plan.processor import Sample, Speed
+from thinwire.plan.weighed import Weighed
+from thinwire.sparse import SparseVector
+
+
+def test_a_fit_finds_the_line_and_never_a_negative_factor():
+    seen = [(1.0, n, b, p) for n, b, p in [(9, 4, 1), (2, 8, 3), (5, 0, 2), (1, 1, 9)]]
+    line = (2.0, 3.0, 0.0, 0.5)
+    samples = [Sample(at, np.dot(line, at), 2 * np.dot(line, at)) for at in seen]
+    speed = Speed.of(samples)
+    assert speed.mean == pytest.approx(line, abs=1e-9)
+    assert speed.seconds(seen[0], share=1) == pytest.approx(2 * np.dot(line, seen[0]))
+    assert speed.seconds(seen[0], share=8) == pytest.approx(8 * np.dot(line, seen[0]))
+    falling = [Sample(at, 1 / at[1], 1 / at[1]) for at in seen]
+    assert min(Speed.of(falling).mean) == 0.0
+
+
+@pytest.mark.parametrize("method", ["dense", "bf16", "gtopk:variant=tree", "spardl"])
+def test_reductions_are_measured_at_every_point(method, monkeypatch):
+    points = ((3000, 2, 0.01), (6000, 2, 0.1), (1000, 4, 0.05), (2000, 4, 0.01))
+    seen = []
+    measure = calibrate._sample
+    monkeypatch.setattr(
+        calibrate, "_sample", lambda *at: seen.append(measure(*at)) or seen[-1]
+    )
+    speed = calibrate.measure(Choice.parse(method), points)
+    assert len(seen) >= len(points)
+    assert all(0 < sample.mean <= sample.busiest for sample in seen)
+    assert min(*speed.mean, *speed.busiest) >= 0
+    assert speed.seconds(seen[0].features, share=1.0) > 0
+
+
+def test_what_the_group_does_is_not_counted():
+    def body(group):
+        metered = Metered(group)
+        start = metered.now()
+        for _ in range(20):
+            metered.all_gather(torch.zeros(1_000_000, dtype=torch.uint8), nbytes=None)
+        inside, all_of_it = metered.traffic.wait, metered.now() - start
+        return inside / all_of_it
+
+    assert min(simulate(2, body)) > 0.5
+
+
+@pytest.mark.processes
+def test_two_processes_tell_what_moving_costs():
+    found = transport.measure()
+    for moving in (found.exchange, found.all_reduce):
+        assert 0 < moving.latency < 10
+        assert 0 < moving.round < 10
+        assert 0 <= moving.byte < 1e-6
+
+
+@pytest.fixture
+def measurements(tmp_path, monkeypatch):
+    """What was measured, in a cache of its own; measuring itself takes no time."""
+    done = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(transport, "measure", lambda: done.append("move") or TRANSPORT)
+    speed = Speed((1.0, 2.0, 3.0, 4.0), (5.0, 6.0, 7.0, 8.0))
+    monkeypatch.setattr(
+        calibrate, "measure", lambda choice: done.append(choice.label) or speed
+    )
+    return done
+
+
+def test_a_machine_is_measured_once(measurements):
+    topk, bf16 = Choice.parse("topk", 0.01), Choice.parse("bf16")
+    first = machine.known([topk])
+    assert measurements == ["move", "topk"]
+    # Another density is the same speed; another method or codec is not.
+    assert machine.known([Choice.parse("topk", 0.5)]) == first
+    assert measurements == ["move", "topk"]
+    machine.known([topk, bf16])
+    machine.known([Choice.parse("topk", 0.01, "raw")])
+    assert measurements == ["move", "topk", "bf16", "topk"]
+    again = machine.known([topk], anew=True)
+    assert again == first
+    assert measurements[-2:] == ["move", "topk"]
+
+
+def test_neighbours_are_busy_while_it_is_measured(measurements, monkeypatch):
+    @contextmanager
+    def busy(count):
+        measurements.append(f"{count} busy")
+        yield
+        measurements.append("quiet")
+
+    monkeypatch.setattr(neighbours, "busy", busy)
+    topk = Choice.parse("topk")
+    machine.known([topk], others=3)
+    machine.known([topk], others=3)
+    assert measurements == ["move", "3 busy", "topk", "quiet"]
+    found = machine.known([topk])
+    assert measurements[4:] == ["0 busy", "topk", "quiet"]
+    assert {machine.key(topk, 3), machine.key(topk)} == found.speeds.keys()
+
+
+@pytest.mark.processes
+def test_neighbours_come_and_go(monkeypatch):
+    started = []
+    start = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess,
+        "Popen",
+        lambda *a, **k: started.append(start(*a, **k)) or started[-1],
+    )
+    with neighbours.busy(1):
+        (process,) = started
+        assert process.poll() is None
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_several_teams_share_a_speed(measurements):
+    choices = [Choice.parse(f"spardl:teams={teams}") for teams in (1, 2, 4)]
+    found = machine.known(choices)
+    assert len(found.speeds) == 2  # those of one team, and of several
+    assert machine.key(choices[1]) == machine.key(choices[2])
+    assert measurements == ["move", "spardl teams=1", "spardl teams=4"]
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"speeds": 3, "transport": {}}'])
+def test_a_file_that_cannot_be_read_is_made_again(measurements, content):
+    machine.known([Choice.parse("topk")])
+    (file,) = machine.cache_directory().iterdir()
+    file.write_text(content)
+    machine.known([Choice.parse("topk")])
+    assert measurements == ["move", "topk"] * 2
+
+
+def test_where_nothing_can_be_kept_it_is_measured_again(measurements, tmp_path):
+    (tmp_path / "thinwire").write_text("a file where the folder should be")
+    for _ in range(2):
+        machine.known([Choice.parse("topk")])
+    assert measurements == ["move", "topk"] * 2
+
+
+@pytest.mark.parametrize("name", ["rice+log4", "varint+bfloat16", "huffman+deflate"])
+def test_a_weighed_codec_is_about_right(name):
+    generator = torch.Generator().manual_seed(3)
+    size, k = 2_000_000, 20_000
+    indices, _ = torch.randperm(size, generator=generator)[:k].int().sort()
+    values = 1 + torch.empty(k).exponential_(generator=generator)
+    vector = SparseVector(indices, values, size)
+    actual = codec(name).encode(vector).body.numel()
+    assert Weighed(codec(name)).nbytes(size, k) == pytest.approx(actual, rel=0.1)
