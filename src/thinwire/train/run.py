@@ -161,7 +161,7 @@ class _Training:
         self.log.begin(self.spec, epochs * steps, history.epochs * steps)
         self.workers.model.train()
         while history.epochs < epochs:
-            if _is_over(history, limits):
+            if self.workers.agree(_is_over(history, limits)):
                 keeper.save(history)
                 return None
             self._epoch(history)
@@ -177,7 +177,7 @@ class _Training:
         density = self.spec.reduction.density
         workers.set_density(self.task.recipe.density(epoch, density))
         before = workers.vitals()
-        loss = self._steps(epoch) / workers.steps
+        loss = workers.average(self._steps(epoch) / workers.steps)
         after = workers.vitals()
         sent = [b - a for a, b in zip(before.sent, after.sent, strict=True)]
         history.loss.append(loss)

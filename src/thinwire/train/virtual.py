@@ -83,6 +83,12 @@ class Virtual:
             named[name].grad = mean
         return losses.mean()
 
+    def average(self, figure: float) -> float:
+        return figure
+
+    def agree(self, opinion: bool) -> bool:  # noqa: FBT001
+        return opinion
+
     @property
     def how(self) -> str:
         """How gradients are computed and reduced, for people."""
@@ -103,6 +109,9 @@ class Virtual:
 
     def check_replicas(self) -> None:
         self._reduction.check()
+
+    def check_keepable(self) -> None:
+        return None
 
     def state_dict(self) -> Any:
         return self._reduction.state_dict()
