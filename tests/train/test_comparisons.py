@@ -58,6 +58,22 @@ def test_the_published_rule_loses_what_was_dropped_and_arrived():
         assert torch.equal(total + kept, gradients.sum(0)) != lost
 
 
+def test_the_published_rule_gives_back_what_it_sent():
+    """Not more, where a codec rounds."""
+    reducer = Pipeline(PublishedGTopK(0.02), catalog.codec("int32+bfloat16"))
+    gradients = torch.rand(2, 100, generator=torch.Generator().manual_seed(1)) + 1.0
+
+    def body(group):
+        state = reducer.init(Layout.flat(100))
+        row = gradients[group.rank].clone()
+        reducer.reduce_([row], group, state)
+        return row, state.memory.x
+
+    for rank, (mean, kept) in enumerate(simulate(2, body)):
+        undelivered = mean == 0.0
+        assert torch.equal(kept[undelivered], gradients[rank][undelivered])
+
+
 def test_what_was_decoded_once_is_not_decoded_again():
     decoded = []
 

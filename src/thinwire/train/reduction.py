@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from thinwire import catalog
-from thinwire.collectives import RowCollective
-from thinwire.feedback import Feedback, Momentum
+from thinwire.collectives import Dense, RowCollective
+from thinwire.feedback import Feedback, Forget, Momentum, Residual
 from thinwire.reducers import Pipeline
 from thinwire.train.clipping import Clipped
 from thinwire.train.powersgd import PowerSGD
@@ -84,3 +84,12 @@ class Reduction:
             return feedback
         then = catalog.reducer("topk", feedback=feedback).feedback
         return Clipped(recipe.clip / sqrt(ranks), then)
+
+
+def is_plain(reducer: Pipeline | PowerSGD) -> bool:
+    """Whether all that is done is the library's all-reduce, as in plain DDP."""
+    return (
+        isinstance(reducer, Pipeline)
+        and isinstance(reducer.collective, Dense)
+        and isinstance(reducer.feedback, Residual | Forget)
+    )

@@ -7,6 +7,8 @@ goes on from a checkpoint (made between epochs) is the run that never stopped.
 """
 
 import json
+import logging
+import os
 import platform
 import time
 from collections.abc import Iterator, Mapping
@@ -17,18 +19,20 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from thinwire.collectives import Dense
 from thinwire.errors import ConfigError
 from thinwire.hooks.inspection import sparse_names
 from thinwire.reducers import Pipeline
 from thinwire.train.keeper import History, Keeper
 from thinwire.train.processes import Processes, dense_bytes
 from thinwire.train.ranks import Place, Way
+from thinwire.train.reduction import is_plain
 from thinwire.train.spec import Spec
 from thinwire.train.task import Recipe, Task
 from thinwire.train.virtual import Virtual
 from thinwire.train.workers import Workers, checksum
 from thinwire.version import __version__
+
+logger = logging.getLogger(__name__)
 
 __all__ = [
     "History",
@@ -41,6 +45,7 @@ __all__ = [
     "run_processes",
     "run_virtual",
     "virtual",
+    "with_recipe",
 ]
 
 _MARGIN = 1.2  # an epoch may take this much longer than the last
@@ -81,7 +86,7 @@ def run_virtual(  # noqa: PLR0913 - where and how long, each a keyword
     limits: Limits | None = None,
 ) -> dict[str, Any] | None:
     """Train with virtual workers; the result, or None where time ran out."""
-    task = _with_recipe(task, spec.recipe)
+    task = with_recipe(task, spec.recipe)
     workers, optimizer = virtual(task, spec, device, way)
     training = _Training(task, spec, workers, optimizer, log or Silent())
     return workers.run(lambda _: training.run(limits or Limits()))
@@ -110,7 +115,7 @@ def run_processes(
     limits: Limits | None = None,
 ) -> dict[str, Any] | None:
     """Train as one rank of a process group; the result, or None."""
-    task = _with_recipe(task, spec.recipe)
+    task = with_recipe(task, spec.recipe)
     spec = replace(spec, workers=torch.distributed.get_world_size())
     workers = Processes(
         _model(task, spec.seed, device),
@@ -129,7 +134,8 @@ def _model(task: Task, seed: int, device: torch.device) -> nn.Module:
     return task.model().to(device)
 
 
-def _with_recipe(task: Task, changes: Mapping[str, Any]) -> Task:
+def with_recipe(task: Task, changes: Mapping[str, Any]) -> Task:
+    """The task with these fields of its recipe changed."""
     if not changes:
         return task
     # JSON has no tuples.
@@ -255,7 +261,7 @@ def _card(recipe: Recipe, spec: Spec, size: int) -> float | None:
     reducer = spec.reduction.reducer(recipe, spec.workers, spec.seed)
     if not isinstance(reducer, Pipeline):
         return None
-    if isinstance(reducer.collective, Dense):
+    if is_plain(reducer):
         # As DDP does it, without asking first whether gradients are finite.
         return float(reducer.collective.cost(size, spec.workers, None).nbytes)
     try:
@@ -265,17 +271,30 @@ def _card(recipe: Recipe, spec: Spec, size: int) -> float | None:
 
 
 def append(path: Path, result: Mapping[str, Any]) -> None:
-    """Add one line to a file of results; lines of several processes do not mix."""
+    """Add one line to a file of results; lines of several processes do not mix.
+
+    Whoever was killed while writing has left a line without its end: it is ended.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(result, sort_keys=True) + "\n"
-    with path.open("ab", buffering=0) as file:
+    with path.open("a+b", buffering=0) as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else f"\n{line}"
         file.write(line.encode())
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The results in a file; none where there is no file."""
+    """The results in a file; none where there is no file.
+
+    A line that cannot be read is a run that has no result yet: it is left out, aloud.
+    """
     if path.exists():
         with path.open() as file:
-            for line in file:
-                if line.strip():
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                try:
                     yield json.loads(line)
+                except json.JSONDecodeError:
+                    logger.warning("%s, line %d: cut off, ignored", path, number)
