@@ -41,6 +41,7 @@ __all__ = [
     "Silent",
     "Spec",
     "append",
+    "card_bytes",
     "read",
     "run_processes",
     "run_virtual",
@@ -244,7 +245,7 @@ def _result(
         "history": asdict(history),
         "card_bytes_per_step": None
         if sparse_names(workers.model)  # how many rows, no card can know
-        else _card(task.recipe, spec, size),
+        else card_bytes(task.recipe, spec, size),
         "dense_bytes_per_step": dense_bytes(workers.model, workers.ranks),
         "seconds": sum(history.seconds),
         "workers_are": "virtual" if isinstance(workers, Virtual) else "processes",
@@ -256,7 +257,7 @@ def _result(
     }
 
 
-def _card(recipe: Recipe, spec: Spec, size: int) -> float | None:
+def card_bytes(recipe: Recipe, spec: Spec, size: int) -> float | None:
     """The card's bytes, where they do not depend on the data."""
     reducer = spec.reduction.reducer(recipe, spec.workers, spec.seed)
     if not isinstance(reducer, Pipeline):
