@@ -116,6 +116,23 @@ def test_bad_settings_of_powersgd_are_named():
         PowerSGD(dense=1)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"feedback": "momentum"}, "powersgd knows no feedback"),
+        ({"clip_locally": True, "codec": "raw"}, "no codec, clip_locally"),
+        ({"options": {"rnk": 2}}, "rnk"),
+        ({"options": {"rank": "two"}}, "cannot be read"),
+        ({"method": "gtopk-published", "options": {"variant": "tree"}}, "variant"),
+    ],
+)
+def test_settings_that_would_be_ignored_are_refused(settings, message):
+    """Momentum, for example, would be the optimizer's no more and nobody's instead."""
+    recipe = Recipe(epochs=1, batch=1, learning_rate=0.1, momentum=0.9)
+    with pytest.raises(ConfigError, match=message):
+        Reduction(**{"method": "powersgd", **settings}).reducer(recipe, 2, 0)
+
+
 def test_momentum_moves_to_the_feedback():
     recipe = Recipe(
         epochs=1, batch=1, learning_rate=0.1, momentum=0.8, weight_decay=1e-3, clip=1.0
