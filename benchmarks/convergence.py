@@ -111,7 +111,7 @@ def _runs(task: str, recipe: dict) -> Iterator[Run]:
     else:
         # There is no momentum; how clipping meets what waits in a residual. What is
         # delivered is the sum of many steps, which a bound for one gradient would cut
-        # without keeping the rest: so workers clip, and the other way is looked at once.
+        # without keeping the rest: so workers clip. The other way is looked at once.
         note, more = ", clipped by each worker", {"clip_locally": True}
         yield from _selections(make, {note: more})
         yield make(1, "spardl 1 %", method="spardl")
@@ -189,10 +189,7 @@ def work(arguments: argparse.Namespace) -> None:
     deadline = time.monotonic() + 60 * arguments.minutes
     waiting = chosen(arguments)
     results = (arguments.out or HERE) / RESULTS.name
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    if arguments.resume_from:
-        for path in take_over(arguments.resume_from, arguments.work):
-            print(f"goes on: {path.name}", flush=True)
+    _ready(arguments)
     environment = _environment(arguments)
     running: dict[str, subprocess.Popen] = {}
     print(f"{len(waiting)} runs to do, {arguments.at_once} at once", flush=True)
@@ -214,6 +211,14 @@ def work(arguments: argparse.Namespace) -> None:
         print(f"killed: {_last_line(arguments.work / name)}", flush=True)
     if arguments.out:
         _hand_over(arguments.work, arguments.out)
+
+
+def _ready(arguments: argparse.Namespace) -> None:
+    """The folder of work, with the checkpoints to go on from."""
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    if arguments.resume_from:
+        for path in take_over(arguments.resume_from, arguments.work):
+            print(f"goes on: {path.name}", flush=True)
 
 
 def _start(

@@ -34,7 +34,9 @@ class GradientNorms:
             self._seen = []
         if step >= self._from:
             own = torch.linalg.vector_norm(rows, dim=1).mean()
-            self._seen.append(torch.stack([own, torch.linalg.vector_norm(rows.mean(0))]))
+            self._seen.append(
+                torch.stack([own, torch.linalg.vector_norm(rows.mean(0))])
+            )
 
     def read(self) -> Gradients | None:
         """What was seen, which waits for the device; None before an epoch's end."""
