@@ -41,8 +41,8 @@ _VGG = replace(_RESNET, learning_rate=0.1)
 _LSTM = Recipe(
     epochs=8,
     batch=32,
-    learning_rate=20.0,
-    clip=1.5,
+    learning_rate=10.0,
+    clip=1.0,
     schedule="cosine",
     warmup_epochs=0.5,
 )
