@@ -160,9 +160,16 @@ def _others() -> dict[str, dict]:
 
 def _recommendation(make: Maker) -> Iterator[Run]:
     """Sparse embeddings, which are delivered whole; the rest of the model is small."""
+    spardl = {"method": "spardl", "sparse": "s2"}
+    # The rest is below the bound: so SparDL leaves it to the dense all-reduce.
+    small = {"options": {"min_size": 4096}}
     for seed in (0, 1):
         yield make(1, "dense, rows gathered", seed)
-        yield make(1, "spardl 1 %, rows by S2", seed, method="spardl", sparse="s2")
+        yield make(1, "spardl 1 %, rows by S2", seed, **spardl)
+    for seed in (0, 1):
+        label = "spardl 1 %, rows by S2, less than 4,096 elements dense"
+        yield make(2, label, seed, **spardl, **small)
+    yield make(2, "spardl 10 %, rows by S2", density=0.1, **spardl)
     yield make(2, "dense, rows by S2", sparse="s2")
     yield make(2, "dense, rows by union", sparse="union")
     yield make(2, "topk 1 %, rows gathered", method="topk")
