@@ -20,7 +20,12 @@ TITLES = {
     "lstm-wikitext2": "Two-layer LSTM on WikiText-2, 8 workers",
     "ncf-ratings": "Recommendation with sparse embeddings, 4 workers",
 }
-STAGES = {1: "the comparison", 2: "the other methods", 3: "a density of 0.1 %"}
+STAGES = {
+    1: "the comparison",
+    2: "the other methods",
+    3: "a density of 0.1 %",
+    4: "the rest",
+}
 DATA = {
     "resnet20-cifar10": """The images had once been stored as JPEG files and have lost
 what JPEG leaves out. ResNet-20 was published with 91.25 % (He et al., 2016), on the
