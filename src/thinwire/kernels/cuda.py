@@ -33,6 +33,11 @@ from thinwire.kernels.cuda_lists import join, merge_add, merge_split  # noqa: F4
 from thinwire.kernels.cuda_log import decode_log  # noqa: F401
 from thinwire.kernels.cuda_partition import select_densely, split_list
 from thinwire.kernels.cuda_room import Room, lists_candidates
+from thinwire.kernels.cuda_sketch import (  # noqa: F401
+    encode_sketch,
+    estimate_sketch_,
+    sketch_energy,
+)
 from thinwire.kernels.marker import Marker
 
 Sparse = tuple[Tensor, Tensor]
