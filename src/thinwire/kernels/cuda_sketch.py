@@ -30,9 +30,11 @@ from thinwire.kernels.cuda_launch import EXACT, LONGEST, cdiv, flat, kernel
 from thinwire.kernels.hashes import KEYS, Hashes, signed
 
 # Numbers that change from step to step, or from vector to vector: a kernel is compiled
-# for any of them.
+# for any of them. Nor may it know that `out` begins at a multiple of 16 bytes: a thread
+# would write four neighbours at once, and read four, at any address, one by one.
 counting: Any = triton.jit(
-    do_not_specialize=["seed", "first", "blocks", "size", "columns", "stretches"]
+    do_not_specialize=["seed", "first", "blocks", "size", "columns", "stretches"],
+    do_not_specialize_on_alignment=["out"],
 )
 
 STEP: Any = tl.constexpr(signed(splitmix.STEP))
@@ -47,8 +49,8 @@ LANES: Any = tl.constexpr(64)
 
 # Blocks from this length on fill the lanes of a tile: one list serves all its cells.
 _LONG = 128
-# Cells or elements of a tile, at most.
-_TILE = 1024
+# Cells or elements of a tile, at most; and where each follows a list of its own.
+_TILE, _SMALL_TILE = 1024, 256
 # Entries of all lists together, of 20 bytes; and of one list, on average. Moving one to
 # its place takes a look at all others. A vector with more is added part by part.
 _ENTRIES, _LISTED = 1 << 22, 32
@@ -271,7 +273,7 @@ def _length(block: int) -> int:
 def _tile(length: int) -> tuple[int, bool]:
     """How many neighbours a program takes, and whether they lie in one stretch."""
     if length % _LONG:
-        return _TILE, False
+        return _SMALL_TILE, False
     return min(length & -length, _TILE), True
 
 
