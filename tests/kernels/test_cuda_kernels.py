@@ -451,6 +451,13 @@ def test_levels(bits):
         found = judged(cuda.decode_log, bad, 700, bits)
         assert found == judged(reference.decode_log, bad, 700, bits)
         assert isinstance(found, str)
+    for nnz in (699, 700):
+        padded = cuda.encode_log(values[:nnz], bits)
+        padded = torch.cat([padded, padded.new_zeros(-len(padded) % 8)])
+        for bad in (0, 128):
+            padded[-1] |= bad
+            found = judged(cuda.decode_log, padded, nnz, bits)
+            assert found == judged(reference.decode_log, padded, nnz, bits)
 
 
 @pytest.mark.parametrize("width", [0, 1, 5, 7, 17, 32, 33, 63])

@@ -48,9 +48,7 @@ OCCUPIED: Any = tl.constexpr(3)
 
 
 @kernel
-def _magnitudes(
-    values: tl.tensor, i: tl.tensor, nnz: tl.tensor
-) -> Any:
+def _magnitudes(values: tl.tensor, i: tl.tensor, nnz: tl.tensor) -> Any:
     """The bits of values without the sign, and which of them are coded by level."""
     word = tl.load(values + i, mask=i < nnz, other=0)
     magnitude = word & 0x7FFFFFFF
@@ -94,7 +92,7 @@ def _count(
     cell = (magnitude >> shift) - first
     rest = magnitude & ((1 << shift) - 1)
     table = tables + (tl.program_id(0) % number) * CELLS
-    each = (rest.to(tl.int64)) + (1 << 40)
+    each = rest.to(tl.int64) + (1 << 40)
     tl.atomic_add(table + cell, each, mask=coded, sem="relaxed")
 
 
@@ -119,7 +117,7 @@ def _before(
         both = tl.load(tables + t * CELLS + cell)
         count += both >> 40
         rest += both & ((1 << 40) - 1)
-    first, shift, last = _cut(shared)
+    first, shift, _ = _cut(shared)
     # All magnitudes of a cell have one exponent: they are whole numbers of one unit.
     start = (first + cell).to(tl.int64) << shift
     own = start >> 23
@@ -245,9 +243,7 @@ def _number(
 
 def encode_log(values: Tensor, bits: int) -> Tensor:
     nnz, levels, device = len(values), 1 << (bits - 1), values.device
-    words = torch.empty(
-        levels + cdiv(nnz * bits, 32), dtype=torch.int32, device=device
-    )
+    words = torch.empty(levels + cdiv(nnz * bits, 32), dtype=torch.int32, device=device)
     if nnz == 0:
         return words.zero_().view(torch.uint8)
     given = values.contiguous().view(torch.int32)
@@ -274,6 +270,8 @@ def _decode(
     values: tl.tensor,
     doubt: tl.tensor,
     nnz: tl.tensor,
+    used: tl.tensor,
+    end: tl.tensor,
     bits: tl.constexpr,
     levels: tl.constexpr,
 ) -> None:
@@ -289,7 +287,12 @@ def _decode(
         each = tl.load(words + number)
         after = tl.load(words + number + 1, mask=number + 1 < levels, other=INFINITY)
         wrong = (each < 0) | (each >= INFINITY) | (after < each)
-        tl.store(doubt, (tl.sum(wrong.to(tl.int32)) > 0).to(tl.int32))
+        # Behind the bits in use, up to the `end` of the words, there are only zeros.
+        at = levels + (used >> 5) + tl.arange(0, 4)
+        spare = tl.load(words + at, mask=at < end, other=0).to(tl.int64) & 0xFFFFFFFF
+        spare >>= tl.where(tl.arange(0, 4) == 0, used & 31, 0)
+        bad = tl.sum(wrong.to(tl.int32)) + tl.sum((spare != 0).to(tl.int32))
+        tl.store(doubt, (bad > 0).to(tl.int32))
 
 
 def decode_log(section: Tensor, nnz: int, bits: int) -> Tensor:
@@ -298,7 +301,9 @@ def decode_log(section: Tensor, nnz: int, bits: int) -> Tensor:
     doubt = torch.empty(1, dtype=torch.int32, device=section.device)
     grid = (max(cdiv(nnz, SPAN.value), 1),)
     form = {"bits": bits, "levels": 1 << (bits - 1)}
-    _decode[grid](as_words(section), values, doubt, nnz, **form, **EXACT)
+    words = as_words(section)
+    lengths = (nnz, nnz * bits, len(words))
+    _decode[grid](words, values, doubt, *lengths, **form, **EXACT)
     if in_doubt(doubt):
         return reference_log.decode_log(section, nnz, bits)
     return values

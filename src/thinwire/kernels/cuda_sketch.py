@@ -385,10 +385,10 @@ def estimate_sketch_(out: Tensor, table: Tensor, hashes: Hashes, *, mean: bool) 
     rows, columns, block = hashes.rows, hashes.columns, hashes.block
     if not mean and rows not in _NETWORKS:
         raise ValueError(f"the median of {rows} rows: choose 1, 3, 5 or 7")
-    if columns > LONGEST:
-        return reference_sketch.estimate_sketch_(out, table, hashes, mean=mean)
     vector = flat(out)
-    if vector.numel():
+    if columns > LONGEST:
+        reference_sketch.estimate_sketch_(out, table, hashes, mean=mean)
+    elif vector.numel():
         tile, together = _tile(block)
         form = {"rows": rows, "block": block, "tile": tile, "together": together}
         given = (vector, table.contiguous(), _seed(hashes), vector.numel(), columns)
