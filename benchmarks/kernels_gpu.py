@@ -37,6 +37,7 @@ from thinwire.kernels import (
     cuda_mark,
     reference,
 )
+from thinwire.kernels.trees import added_up
 
 PERIOD = 1 << 16
 CHUNK = 1024
@@ -391,6 +392,21 @@ def measure_merge(nnz: int, limit: float) -> None:
     print(f"  without holes, which waits for the length: {alone}")
 
 
+def measure_union(nnz: int, ranks: int) -> None:
+    """The sum of as many lists as there are ranks: waits once for its length."""
+    lists = []
+    for _ in range(ranks):
+        lots = torch.rand(100 * nnz, device="cuda")
+        lists.append((kernels.select(lots, nnz)[0], torch.randn(nnz, device="cuda")))
+    for a, b in zip(kernels.merge_all(lists), reference.merge_all(lists), strict=True):
+        assert torch.equal(a, b)
+    times = timed(lambda: kernels.merge_all(lists), 15, cold=False)
+    by_pairs = timed(
+        lambda: added_up(lists, lambda a, b: kernels.merge_add(*a, *b)), 15, cold=False
+    )
+    print(f"sum of {ranks} lists of {nnz:,}: {times}; pair by pair {by_pairs}")
+
+
 def measure_sketch(millions: int, density: float, repeats: int) -> None:
     """Encode a vector into ten columns for each element kept, and estimate all of it.
 
@@ -503,6 +519,8 @@ def lists(options: argparse.Namespace) -> None:
     for nnz, limit in MERGING.items():
         measure_merge(nnz, limit)
         measure_levels(nnz)
+        for ranks in (2, 4, 8):
+            measure_union(nnz, ranks)
 
 
 def sketches(options: argparse.Namespace) -> None:

@@ -274,6 +274,18 @@ def test_merge(lengths, dtype):
         assert_same([part[there] for part in others], wanted_others)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_merge_many(dtype):
+    lengths = (90, 0, 400, 90, 399, 1, 300)
+    lists = []
+    for number, n in enumerate(lengths):
+        indices = drawn_indices(500, n, dtype)
+        lists.append((indices, drawn("signed zeros" if number == 3 else "normal", n)))
+    for count in (1, 2, 3, 7):
+        wanted = reference.merge_all(lists[:count])
+        assert_same(cuda.merge_all(lists[:count]), wanted)
+
+
 @pytest.mark.parametrize("name", ["ties", "not finite", "zero"])
 def test_split(name):
     nnz = 3003
