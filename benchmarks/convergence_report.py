@@ -1,58 +1,118 @@
-"""What the runs of convergence.py came to: a page of tables, and curves as SVG."""
+"""What the runs of convergence.py came to: a page of tables, and curves beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from convergence_curves import Curve, svg
 from thinwire.cost import Cost, Link
+from thinwire.train.run import card_bytes
+from thinwire.train.spec import Spec
+from thinwire.train.task import Recipe
 
 LINK = Link(latency=50e-6, bandwidth=125e6)
+POINTS, PERCENT = 0.5, 2.0  # what is called falling behind: accuracy, perplexity
 TITLES = {
     "resnet20-cifar10": "ResNet-20 on CIFAR-10, 8 workers",
     "lstm-wikitext2": "Two-layer LSTM on WikiText-2, 8 workers",
     "ncf-ratings": "Recommendation with sparse embeddings, 4 workers",
 }
-COLOURS = [
-    "#000000",
-    "#1f77b4",
-    "#ff7f0e",
-    "#2ca02c",
-    "#d62728",
-    "#9467bd",
-    "#8c564b",
-    "#e377c2",
-    "#7f7f7f",
-    "#bcbd22",
-    "#17becf",
-    "#393b79",
-    "#637939",
-    "#8c6d31",
-    "#843c39",
-    "#7b4173",
-    "#3182bd",
-    "#e6550d",
-]
+STAGES = {1: "the comparison", 2: "the other methods", 3: "a density of 0.1 %"}
+DATA = {
+    "resnet20-cifar10": """The images had once been stored as JPEG files and have lost
+what JPEG leaves out. ResNet-20 was published with 91.25 % (He et al., 2016), on the
+images themselves and after 64,000 steps of 128 images, about five times as many images
+as here. So all accuracies are some points below published ones, dense included; they
+are to be compared with one another. How many points are due to what was not measured.
+""",
+    "lstm-wikitext2": """The perplexity is that of the validation text; that of the
+test text is in the results' file.
+""",
+    "ncf-ratings": """MovieTweetings' ratings. Gradients of the two tables of embeddings
+are sparse: their rows are added up whole, and the method reduces the rest of the model,
+which is small.
+""",
+}
 INTRODUCTION = """# Results
 
-Does training with every method arrive where dense training does? Virtual workers on one
-device: the collectives, codecs and residuals of real processes, whose parameters they
-arrive at (`tests/train/test_virtual.py`). This page is written by
-
-    python benchmarks/convergence.py --write docs/results.md
-
-from `benchmarks/convergence.jsonl`, to which every finished run has added a line:
+Does training with every method arrive where dense training does? Each run below is P
+virtual workers in one process on one device: the collectives, codecs and residuals of
+real processes, on which `tests/train/test_virtual.py` finds the same parameters on a
+processor. How to train: [training.md](training.md). What follows from it:
+[choosing.md](choosing.md).
 
     python benchmarks/convergence.py --data DATA --at-once 14 --minutes 9
+    python benchmarks/convergence.py --write docs/results.md
 
-Bytes are what a worker sends in a step, counted by the group and averaged over workers
-and over the steps of the last epoch; "smaller" is dense bytes over these. The forecast
-is the wire's share of a step at 1 Gbit/s and 50 us a message, rounds and bytes as
-counted, nothing else running. The residual is the mean over workers of its norm, after
-the first and after the last epoch. All replicas were given the same bits in the last
-step of every epoch, or the run would have been refused. Results are those of the last
-epoch, never the best.
+The first runs what is missing and adds a line to `benchmarks/convergence.jsonl` for
+every run that is finished; the second writes this page from those lines. One run alone
+is `thinwire train`, with the same recipe.
+
+- *Methods* that send lists code them as `elias-fano+bfloat16` unless another codec is
+  named. "Momentum before selection" is `--feedback momentum`, "clipped by each worker"
+  is `--clip-locally`; else the optimizer has the momentum, and the mean is clipped.
+- *Results* are those of the last epoch, never of the best one.
+- *Against dense*: the mean over seeds of the difference to the dense run of the same
+  seed. **Bold**: behind by more than 0.5 points, or 2 % of perplexity.
+- *Sent*: bytes of a worker in a step, the mean over workers and over the steps of the
+  last epoch, the finite check included. *Smaller*: dense over that.
+- *Card*: whether the busiest worker sent what the method's card says.
+- *Wire*: a forecast, not a measurement: rounds and bytes as counted, at 1 Gbit/s and
+  50 us a message, with nothing else on the wire and nothing overlapped. Of it, 0.7 ms
+  with 8 workers are the 14 small messages of the finite check, which dense and PowerSGD
+  go without. What the processor adds is in [algorithms.md](algorithms.md).
+- *Residual*: its norm, the mean over workers, after a third of the epochs, two thirds
+  and all of them, for the first seed. With momentum before selection it is the momentum
+  that waits, which is several gradients long.
+- *Replicas*: in the last step of every epoch the means that all ranks were given were
+  compared; had one bit differed, there would be no result. Dense and PowerSGD are
+  computed once for all virtual workers: there is nothing to compare.
 """
+
+
+@dataclass(frozen=True)
+class Row:
+    """The results of one method, by seed."""
+
+    label: str
+    by_seed: Mapping[int, dict[str, Any]]
+
+    @property
+    def first(self) -> dict[str, Any]:
+        return self.by_seed[min(self.by_seed)]
+
+    @property
+    def mean(self) -> float:
+        return mean(held["result"] for held in self.by_seed.values())
+
+    @property
+    def sent(self) -> float:
+        return float(self.first["history"]["bytes_per_step"][-1])
+
+    @property
+    def spread(self) -> float:
+        results = [held["result"] for held in self.by_seed.values()]
+        return float(max(results) - min(results))
+
+    def against(self, other: "Row | None") -> float | None:
+        """The mean difference over common seeds, in points; perplexity in percent."""
+        seeds = self.by_seed.keys() & other.by_seed.keys() if other else ()
+        if other is None or not seeds:
+            return None
+        pairs = [(self.by_seed[s]["result"], other.by_seed[s]["result"]) for s in seeds]
+        if self.first["higher_is_better"]:
+            return mean(mine - theirs for mine, theirs in pairs)
+        return mean(100 * (mine / theirs - 1) for mine, theirs in pairs)
+
+    def is_behind(self, other: "Row | None") -> bool:
+        against = self.against(other)
+        if against is None:
+            return False
+        better = self.first["higher_is_better"]
+        return against < -POINTS if better else against > PERCENT
 
 
 def write(path: Path, runs: Sequence[Any], results: Sequence[dict[str, Any]]) -> None:
@@ -61,118 +121,168 @@ def write(path: Path, runs: Sequence[Any], results: Sequence[dict[str, Any]]) ->
     parts = [INTRODUCTION]
     for task in dict.fromkeys(run.spec.task for run in runs):
         mine = [run for run in runs if run.spec.task == task]
-        done = [run for run in mine if run.spec.key in by_key]
+        rows = _rows(mine, by_key)
         parts.append(f"## {TITLES[task]}\n")
-        if done:
+        if rows:
             curves = path.with_name(f"results-{task}.svg")
-            curves.write_text(_svg(done, by_key))
-            parts += [_facts(by_key[done[0].spec.key]), _table(done, by_key)]
-            parts.append(f"![Curves]({curves.name})\n")
-        missing = sorted({run.label for run in mine} - {run.label for run in done})
-        seeds = [
-            f"{run.label}, seed {run.spec.seed}" for run in mine if run not in done
-        ]
-        if missing or seeds:
-            parts.append(f"Not run yet: {'; '.join(seeds)}.\n")
-    path.write_text("\n".join(parts))
+            curves.write_text(svg(_curves(rows), rows[0].first["metric_name"]))
+            parts += [_facts(rows[0].first, len(rows)), DATA[task], _table(rows)]
+            parts += [*_remarks(rows), f"![Curves of the first seed]({curves.name})\n"]
+        parts.append(_missing([run for run in mine if run.spec.key not in by_key]))
+    path.write_text("\n".join(part for part in parts if part))
 
 
-def _facts(result: dict[str, Any]) -> str:
-    recipe = result["resolved_recipe"]
-    changed = {k: v for k, v in recipe.items() if v not in (None, 0.0, False, (), [])}
-    told = ", ".join(f"{name} {value}" for name, value in changed.items())
+def _rows(runs: Sequence[Any], by_key: Mapping[str, dict[str, Any]]) -> list[Row]:
+    groups: dict[str, dict[int, dict[str, Any]]] = {}
+    for run in runs:
+        if run.spec.key in by_key:
+            groups.setdefault(run.label, {})[run.spec.seed] = by_key[run.spec.key]
+    return [Row(label, by_seed) for label, by_seed in groups.items()]
+
+
+def _dense(rows: Sequence[Row]) -> Row | None:
+    return next((row for row in rows if row.label.startswith("dense")), None)
+
+
+def _curves(rows: Sequence[Row]) -> list[Curve]:
+    return [
+        Curve(
+            row.label,
+            row.first["history"]["metric"],
+            row.first["history"]["residual_norm"],
+        )
+        for row in rows
+    ]
+
+
+def _facts(result: dict[str, Any], methods: int) -> str:
+    recipe = Recipe(**result["resolved_recipe"])
+    told = [
+        f"{recipe.epochs} epochs of {result['steps_per_epoch']} steps",
+        f"batches of {recipe.batch} on each of {result['workers']} workers",
+        "Adagrad" if recipe.optimizer == "adagrad" else "SGD",
+        f"learning rate {recipe.learning_rate:g}, {recipe.schedule}",
+    ]
+    if recipe.warmup_epochs:
+        told[-1] += f" after {recipe.warmup_epochs:g} epochs of warm-up"
+    if recipe.momentum:
+        told.append(f"momentum {recipe.momentum:g}")
+    if recipe.weight_decay:
+        told.append(f"weight decay {recipe.weight_decay:g}")
+    if recipe.clip:
+        told.append(f"norm clipped at {recipe.clip:g}")
+    if not recipe.densities:
+        told.append("no warm-up of densities")
     return (
-        f"{result['parameters']:,} parameters, {result['steps_per_epoch']} steps an "
-        f"epoch; {told}. Measured: {result['metric_name']}. "
+        f"{methods} methods, {result['parameters']:,} parameters; {', '.join(told)}. "
         f"On {result['device']}, torch {result['torch']}.\n"
     )
 
 
-def _table(runs: Sequence[Any], by_key: dict[str, dict[str, Any]]) -> str:
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for run in runs:
-        groups.setdefault(run.label, []).append(by_key[run.spec.key])
-    dense = next((held for label, held in groups.items() if "dense" in label), None)
+def _table(rows: Sequence[Row]) -> str:
+    seeds = sorted({seed for row in rows for seed in row.by_seed})
+    metric = rows[0].first["metric_name"]
+    named = [f"{metric}, seed {seeds[0]}", *(f"seed {seed}" for seed in seeds[1:])]
+    heads = ["method", *named, "against dense", "sent", "smaller", "card"]
+    heads += ["wire, ms", "residual, 1/3, 2/3, end"]
     lines = [
-        "| method | by seed | mean | against dense | bytes a step | smaller | "
-        "card | forecast, ms | residual, first to last |",
-        "| --- | --- | ---: | ---: | ---: | ---: | --- | ---: | --- |",
+        f"| {' | '.join(heads)} |",
+        f"| --- |{' ---: |' * (len(seeds) + 3)} --- | ---: | --- |",
+        *(f"| {' | '.join(_cells(row, rows, seeds))} |" for row in rows),
     ]
-    lines += [_line(label, held, dense) for label, held in groups.items()]
     return "\n".join(lines) + "\n"
 
 
-def _line(
-    label: str, held: list[dict[str, Any]], dense: list[dict[str, Any]] | None
-) -> str:
-    result = mean(each["result"] for each in held)
-    against = (
-        "-" if dense is None else f"{result - mean(d['result'] for d in dense):+.2f}"
-    )
-    first = held[0]
-    history = first["history"]
-    sent = history["bytes_per_step"][-1]
+def _cells(row: Row, rows: Sequence[Row], seeds: Sequence[int]) -> Iterator[str]:
+    dense = _dense(rows)
+    history = row.first["history"]
     busiest = history["busiest_bytes_per_step"][-1]
+    yield row.label
+    for seed in seeds:
+        yield f"{row.by_seed[seed]['result']:.2f}" if seed in row.by_seed else "-"
+    yield "-" if row is dense else _against(row, dense)
+    yield f"{row.sent:,.0f}"
+    yield f"{dense.sent / row.sent:,.1f} x" if dense and row.sent else "-"
+    yield _card(row.first, busiest)
     rounds = history["rounds_per_step"][-1]
-    seconds = LINK.seconds(Cost(round(rounds), round(busiest)))
-    residual = history["residual_norm"]
-    return (
-        f"| {label} | {', '.join(_number(each['result']) for each in held)} "
-        f"| {_number(result)} | {against} | {sent:,.0f} "
-        f"| {first['dense_bytes_per_step'] / sent if sent else float('inf'):,.0f} x "
-        f"| {_card(first['card_bytes_per_step'], busiest)} | {1e3 * seconds:.2f} "
-        f"| {residual[0]:.3g} to {residual[-1]:.3g} |"
-    )
+    yield f"{1e3 * LINK.seconds(Cost(round(rounds), round(busiest))):.2f}"
+    norms = history["residual_norm"]
+    places = [len(norms) // 3, 2 * len(norms) // 3, len(norms)]
+    held = ", ".join(f"{norms[max(place, 1) - 1]:.3g}" for place in places)
+    yield held if any(norms) else "none"
 
 
-def _card(card: float | None, busiest: float) -> str:
-    if card is None:
+def _against(row: Row, dense: Row | None) -> str:
+    against = row.against(dense)
+    if against is None:
+        return "-"
+    text = f"{against:+.2f}" + ("" if row.first["higher_is_better"] else " %")
+    return f"**{text}**" if row.is_behind(dense) else text
+
+
+def _card(result: dict[str, Any], busiest: float) -> str:
+    if result["card_bytes_per_step"] is None:
         return "counted only"
-    return "as counted" if abs(card - busiest) < 1 else f"{card:,.0f}"
+    spec = {name: result[name] for name in Spec.__dataclass_fields__}
+    recipe = Recipe(**result["resolved_recipe"])
+    card = card_bytes(recipe, Spec.of(spec), result["parameters"])
+    return "as counted" if card == busiest else f"{card:,.0f} at most"
 
 
-def _number(value: float) -> str:
-    return f"{value:.2f}"
-
-
-def _svg(runs: Sequence[Any], by_key: dict[str, dict[str, Any]]) -> str:
-    """The metric over the epochs: a line for every run of the first seed."""
-    shown = [run for run in runs if run.spec.seed == min(r.spec.seed for r in runs)]
-    curves = [(run.label, by_key[run.spec.key]["history"]["metric"]) for run in shown]
-    first = by_key[shown[0].spec.key]
-    # The first fifth of the epochs would squeeze what is to be compared.
-    tail = [v for _, values in curves for v in values[len(values) // 5 :]]
-    low, high = min(tail), max(tail)
-    room, width, height = (high - low) or 1.0, 560, 360
-    longest = max(len(values) for _, values in curves)
-
-    def place(epoch: int, value: float) -> str:
-        across = 60 + width * epoch / max(longest - 1, 1)
-        inside = min(max(value, low), high)
-        return f"{across:.1f},{20 + height * (high - inside) / room:.1f}"
-
-    lines = []
-    for number, (label, values) in enumerate(curves):
-        colour = COLOURS[number % len(COLOURS)]
-        points = " ".join(place(i, v) for i, v in enumerate(values))
-        lines.append(
-            f'<polyline fill="none" stroke="{colour}" points="{points}"/>'
-            f'<text x="{width + 75}" y="{30 + 15 * number}" fill="{colour}">{label} '
-            f"({_number(values[-1])})</text>"
+def _remarks(rows: Sequence[Row]) -> Iterator[str]:
+    """What the figures say by themselves, in words."""
+    dense = _dense(rows)
+    unit = "points" if rows[0].first["higher_is_better"] else "units of perplexity"
+    several = [row for row in rows if len(row.by_seed) > 1]
+    if several:
+        widest = max(several, key=lambda row: row.spread)
+        yield (
+            f"Runs that differ in nothing but the seed lie up to {widest.spread:.2f} "
+            f"{unit} apart ({widest.label}): smaller differences between methods are "
+            "not told from chance, least of all those of one seed.\n"
         )
-    for value in (low, (low + high) / 2, high):
-        down = 24 + height * (high - value) / room
-        lines.append(f'<text x="8" y="{down:.0f}">{_number(value)}</text>')
-    lines.append(
-        f'<text x="60" y="{height + 50}">epochs 1 to {longest}; {first["metric_name"]}'
-        "</text>"
-    )
-    box = f'x="60" y="20" width="{width}" height="{height}"'
-    frame = f'<rect {box} fill="none" stroke="#999"/>'
-    tall = max(height + 70, 50 + 15 * len(curves))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="1100" height="{tall}" '
-        'font-family="sans-serif" font-size="12">'
-        f'<rect width="100%" height="100%" fill="white"/>{frame}'
-        f"{''.join(lines)}</svg>\n"
-    )
+    behind = [row.label for row in rows if row.is_behind(dense)]
+    named = "; ".join(behind) or "none of these"
+    yield f"Behind dense by more than the bound: {named}.\n"
+    changed = list(_variants(rows))
+    if changed:
+        yield f"What the variants change, by common seeds: {'; '.join(changed)}.\n"
+    grown = {
+        row.label: norms[-1] / norms[2 * len(norms) // 3 - 1]
+        for row in rows
+        for norms in [row.first["history"]["residual_norm"]]
+        if len(norms) > 2 and all(norms)
+    }
+    if grown:
+        label = max(grown, key=grown.__getitem__)
+        yield (
+            "In the last third of the epochs residuals came to between "
+            f"{min(grown.values()):.2f} and {grown[label]:.2f} times what they were "
+            f"(most: {label}). What the gradients themselves did was not recorded.\n"
+        )
+
+
+def _variants(rows: Sequence[Row]) -> Iterator[str]:
+    by_label = {row.label: row for row in rows}
+    for row in rows:
+        base, _, note = row.label.rpartition(", ")
+        against = row.against(by_label.get(base))
+        if against is not None:
+            percent = "" if row.first["higher_is_better"] else " %"
+            yield f"{base} with {note} {against:+.2f}{percent}"
+
+
+def _missing(runs: Sequence[Any]) -> str:
+    if not runs:
+        return ""
+    lines = ["Not run yet:\n"]
+    for stage, held in groupby(runs, key=lambda run: run.stage):
+        seeds: dict[str, list[str]] = {}
+        for run in held:
+            seeds.setdefault(run.label, []).append(str(run.spec.seed))
+        named = [
+            f"{label} (seed{'s' * (len(s) > 1)} {', '.join(s)})"
+            for label, s in seeds.items()
+        ]
+        lines.append(f"- {STAGES[stage]}: {'; '.join(named)}")
+    return "\n".join(lines) + "\n"

@@ -58,6 +58,22 @@ def test_the_published_rule_loses_what_was_dropped_and_arrived():
         assert torch.equal(total + kept, gradients.sum(0)) != lost
 
 
+def test_the_published_rule_gives_back_what_it_sent():
+    """Not more, where a codec rounds."""
+    reducer = Pipeline(PublishedGTopK(0.02), catalog.codec("int32+bfloat16"))
+    gradients = torch.rand(2, 100, generator=torch.Generator().manual_seed(1)) + 1.0
+
+    def body(group):
+        state = reducer.init(Layout.flat(100))
+        row = gradients[group.rank].clone()
+        reducer.reduce_([row], group, state)
+        return row, state.memory.x
+
+    for rank, (mean, kept) in enumerate(simulate(2, body)):
+        undelivered = mean == 0.0
+        assert torch.equal(kept[undelivered], gradients[rank][undelivered])
+
+
 def test_what_was_decoded_once_is_not_decoded_again():
     decoded = []
 
@@ -98,6 +114,23 @@ def test_bad_settings_of_powersgd_are_named():
         PowerSGD(rank=0)
     with pytest.raises(ConfigError, match="dense is 1"):
         PowerSGD(dense=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"feedback": "momentum"}, "powersgd knows no feedback"),
+        ({"clip_locally": True, "codec": "raw"}, "no codec, clip_locally"),
+        ({"options": {"rnk": 2}}, "rnk"),
+        ({"options": {"rank": "two"}}, "cannot be read"),
+        ({"method": "gtopk-published", "options": {"variant": "tree"}}, "variant"),
+    ],
+)
+def test_settings_that_would_be_ignored_are_refused(settings, message):
+    """Momentum, for example, would be the optimizer's no more and nobody's instead."""
+    recipe = Recipe(epochs=1, batch=1, learning_rate=0.1, momentum=0.9)
+    with pytest.raises(ConfigError, match=message):
+        Reduction(**{"method": "powersgd", **settings}).reducer(recipe, 2, 0)
 
 
 def test_momentum_moves_to_the_feedback():

@@ -249,6 +249,16 @@ def test_bad_files_of_cifar10(tmp_path, name, content, message):
         cifar10.load(write(tmp_path, name, content), CPU, verify=False)
 
 
+@pytest.mark.parametrize(
+    "images",
+    [np.zeros((4, 32, 32, 3)), np.zeros((4, 3, 32, 32), np.uint8), np.uint8(0)],
+)
+def test_images_of_another_form_are_refused(tmp_path, images):
+    np.savez(tmp_path / "train.npz", images=images, labels=np.zeros(4, np.int64))
+    with pytest.raises(ConfigError, match=r"not uint8 \(count, 32, 32, 3\)"):
+        cifar10.load(tmp_path, torch.device("cpu"))
+
+
 def test_an_npz_of_something_else_is_refused(tmp_path):
     np.savez(tmp_path / "train.npz", weights=np.ones(3))
     with pytest.raises(ConfigError, match="holds weights"):

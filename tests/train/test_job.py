@@ -47,6 +47,22 @@ def test_a_probe_times_steps_and_keeps_nothing(write, tmp_path, capsys):
     assert not (tmp_path / "all.jsonl").exists()
 
 
+def test_a_probe_times_the_recipe_it_was_given(write, capsys):
+    spec = {"task": "toy", "workers": 2, "recipe": {"batch": -3}}
+    assert main([str(write(probe=2, spec=spec))]) == 1
+    assert "batch is -3" in capsys.readouterr().out
+
+
+def test_a_line_that_was_cut_off_is_left_out_aloud(tmp_path, caplog):
+    path = tmp_path / "all.jsonl"
+    run.append(path, {"key": "a"})
+    with path.open("a") as file:
+        file.write('{"key": "b", "resu')
+    run.append(path, {"key": "c"})
+    assert [result["key"] for result in run.read(path)] == ["a", "c"]
+    assert "line 2: cut off" in caplog.text
+
+
 def test_a_bad_file_is_named(write, tmp_path, capsys):
     assert main([str(write(sped=1))]) == 1
     assert "sped" in capsys.readouterr().out

@@ -73,6 +73,9 @@ def test_sparse_rows_and_dense_weights_share_one_adagrad():
         ({"momentum": 1.0}, "momentum is 1.0"),
         ({"densities": (0.5, 0.0)}, "density of 0.0"),
         ({"optimizer": "adagrad", "momentum": 0.9}, "Adagrad has no momentum"),
+        ({"schedule": "cosin"}, "schedule is 'cosin'"),
+        ({"optimizer": "adam"}, "optimizer is 'adam'"),
+        ({"weight_decay": -0.1}, "weight_decay is -0.1"),
     ],
 )
 def test_bad_recipes_are_refused(changes, message):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy_task import Toy, in_process
+from toy_task import Toy, in_hurried_process, in_process
 
 from thinwire.errors import ConfigError
 from thinwire.train.reduction import Reduction
@@ -55,8 +55,24 @@ def test_same_parameters_to_the_bit(name, ranks):
 @pytest.mark.parametrize("name", ROUNDED)
 def test_same_losses_to_rounding(name):
     virtual, real = both(Toy(), spec_of(ROUNDED[name], 2))
-    losses = [sum(e["history"]["loss"][i] for e in real) / 2 for i in range(2)]
-    assert losses == pytest.approx(virtual["history"]["loss"], rel=1e-5)
+    for each in real:
+        history = each["history"]
+        assert history["loss"] == pytest.approx(virtual["history"]["loss"], rel=1e-5)
+        assert history["bytes_per_step"] == virtual["history"]["bytes_per_step"]
+
+
+@pytest.mark.processes
+def test_the_first_rank_says_when_time_is_up():
+    spec = spec_of(EXACT["topk"], 2)
+    for each in pool(2).run(in_hurried_process, Toy(), spec):
+        assert len(each["history"]["metric"]) == 2
+
+
+@pytest.mark.processes
+def test_what_cannot_be_kept_is_refused_before_it_is_trained(tmp_path):
+    limits = Limits(checkpoint=tmp_path / "run.pt")
+    with pytest.raises(ConfigError, match="not checkpointed"):
+        pool(2).run(in_process, Toy(), spec_of(ROUNDED["powersgd"], 2), limits)
 
 
 @pytest.mark.processes
@@ -65,8 +81,8 @@ def test_sparse_embeddings_take_the_same_way():
     spec = spec_of(replace(EXACT["spardl"], sparse="union"), 3)
     virtual, real = both(task, spec)
     assert real[0]["history"]["loss"][0] > 0
-    totals = [sum(e["history"]["loss"][i] for e in real) / 3 for i in range(2)]
-    assert totals == pytest.approx(virtual["history"]["loss"], rel=1e-5)
+    losses = real[0]["history"]["loss"]
+    assert losses == pytest.approx(virtual["history"]["loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +107,15 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     run_virtual(Toy(), spec_of(EXACT["topk"], 2), device=CPU, limits=limits)
     with pytest.raises(ConfigError, match="another run"):
         run_virtual(Toy(), spec_of(EXACT["topk"], 2, seed=1), device=CPU, limits=limits)
+
+
+def test_a_broken_checkpoint_is_named(tmp_path):
+    path = tmp_path / "run.pt"
+    path.write_bytes(b"half a checkpoint")
+    with pytest.raises(ConfigError, match=r"run\.pt is no checkpoint"):
+        run_virtual(
+            Toy(), spec_of(EXACT["topk"], 2), device=CPU, limits=Limits(checkpoint=path)
+        )
 
 
 def test_bytes_are_what_the_card_says():

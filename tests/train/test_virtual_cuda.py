@@ -6,7 +6,7 @@ from toy_task import Toy
 
 from thinwire.train.ranks import Place, Way
 from thinwire.train.reduction import Reduction
-from thinwire.train.run import Spec, run_virtual
+from thinwire.train.run import Limits, Spec, run_virtual
 from thinwire.train.virtual import Virtual
 
 pytestmark = pytest.mark.gpu
@@ -64,3 +64,14 @@ def test_a_whole_run():
     spec = Spec(task="toy", reduction=Reduction(method="topk", density=0.05), workers=4)
     result = run_virtual(Toy(), spec, device=CUDA)
     assert len(result["history"]["metric"]) == 2
+
+
+def test_a_resumed_run_draws_the_same_dropout(tmp_path):
+    reduction = Reduction(method="topk", density=0.05)
+    spec = Spec(task="toy", reduction=reduction, workers=4)
+    task, path = Toy(dropout=0.5), tmp_path / "run.pt"
+    whole = run_virtual(task, spec, device=CUDA)
+    for limits in (Limits(checkpoint=path, stop_after=1), Limits(checkpoint=path)):
+        resumed = run_virtual(task, spec, device=CUDA, limits=limits)
+    losses = resumed["history"]["loss"]
+    assert losses == pytest.approx(whole["history"]["loss"], rel=1e-3)

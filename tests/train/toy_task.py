@@ -99,3 +99,11 @@ def in_process(group, task, spec, limits=None):
     return run.run_processes(
         task, spec, device=torch.device("cpu"), limits=limits or run.Limits()
     )
+
+
+def in_hurried_process(group, task, spec):
+    """The same, where only the other ranks think that time is up."""
+    from thinwire.train import run
+
+    until = float("inf") if group.rank == 0 else 0.0
+    return in_process(group, task, spec, run.Limits(until=until))

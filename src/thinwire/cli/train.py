@@ -16,6 +16,7 @@ from thinwire.cli import train_report
 from thinwire.collectives.collective import check_density
 from thinwire.errors import ConfigError
 from thinwire.train import launched, run, tasks
+from thinwire.train.numerics import be_quick
 from thinwire.train.reduction import COMPARED, Reduction
 from thinwire.train.spec import Spec
 from thinwire.train.task import Task
@@ -318,6 +319,7 @@ def _trained(plan: Plan, console: Console) -> Mapping[str, Any] | None:
         checkpoint=plan.checkpoint, until=time.monotonic() + plan.seconds
     )
     device = launched.device_of(plan.device)
+    be_quick(device)
     with train_report.progress(plan.task, console) as shown:
         log = train_report.Logs(shown, *_curves(plan))
         if launched.launched():

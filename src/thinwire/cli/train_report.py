@@ -23,6 +23,10 @@ from thinwire.train.spec import Spec
 from thinwire.train.task import Task
 
 _LINK = "1 Gbit/s"
+_REPLICAS = {
+    "virtual": "given bit-identical means in the last step of every epoch",
+    "processes": "bit-identical after every epoch",
+}
 
 
 class Logs:
@@ -131,7 +135,7 @@ def rows(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield f"wire at {_LINK}", f"{formatting.milliseconds(wire)} a step, computed"
     norms = history["residual_norm"]
     yield "residual norm", f"{norms[-1]:.3g} (largest {max(norms):.3g})"
-    yield "replicas", "bit-identical after every epoch"
+    yield "replicas", _REPLICAS[result["workers_are"]]
     yield (
         "time",
         f"{result['seconds']:.0f} s, "

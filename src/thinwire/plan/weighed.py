@@ -39,6 +39,17 @@ class Weighed:
     ) -> SparseVector:
         return self.codec.decode(packet, size, nnz, key=key)
 
+    def adopt(
+        self, packet: Packet, vector: SparseVector, *, key: int = 0
+    ) -> SparseVector:
+        return self.codec.adopt(packet, vector, key=key)
+
+    def header(self, size: int, nnz: int) -> bytes | None:
+        return self.codec.header(size, nnz)
+
+    def rounding(self, size: int) -> torch.dtype | None:
+        return self.codec.rounding(size)
+
 
 @lru_cache(maxsize=1024)
 def _entry_nbytes(codec: Codec, density: float, entries: int) -> float:

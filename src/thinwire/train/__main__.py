@@ -5,8 +5,6 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-
 from thinwire.errors import ThinwireError
 from thinwire.train.job import Job
 
@@ -15,8 +13,6 @@ def main(paths: list[str]) -> int:
     """Run every job; how many have failed."""
     began = time.monotonic()
     logging.basicConfig(level="WARNING")
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.benchmark = True
     failed = 0
     for path in paths:
         try:

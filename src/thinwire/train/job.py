@@ -18,6 +18,7 @@ import torch
 
 from thinwire.errors import ConfigError
 from thinwire.train import launched, run, tasks
+from thinwire.train.numerics import be_quick
 from thinwire.train.ranks import Way
 from thinwire.train.spec import Spec
 from thinwire.train.virtual import Virtual
@@ -57,7 +58,9 @@ class Job:
         spec = Spec.of(self.spec)
         data = None if self.data is None else Path(self.data)
         task = tasks.task(spec.task, data, verify=self.verify)
+        task = run.with_recipe(task, spec.recipe)
         device = launched.device_of(self.device)
+        be_quick(device)
         limits = run.Limits(
             checkpoint=None if self.checkpoint is None else Path(self.checkpoint),
             until=began + self.seconds,

@@ -4,6 +4,7 @@ import os
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -51,12 +52,14 @@ class Keeper:
         self._path, self._spec = path, spec
         self._workers, self._optimizer = workers, optimizer
         self._saved = time.monotonic()
+        if path is not None:
+            workers.check_keepable()
 
     def resume(self) -> History:
         """Go on from the checkpoint if there is one; what happened before it."""
         if self._path is None or not self._path.exists():
             return History()
-        held = torch.load(self._path, map_location="cpu", weights_only=True)
+        held = _loaded(self._path)
         if held["key"] != self._spec.key:
             raise ConfigError(
                 f"{self._path} belongs to another run: {held['key']}. Name another "
@@ -68,7 +71,8 @@ class Keeper:
         return History(**held["history"])
 
     def save_if_due(self, history: History) -> None:
-        if time.monotonic() - self._saved > _SAVE_EVERY:
+        due = time.monotonic() - self._saved > _SAVE_EVERY
+        if self._path is not None and self._workers.agree(due):
             self.save(history)
 
     def save(self, history: History) -> None:
@@ -89,3 +93,14 @@ class Keeper:
             beside = self._path.with_name(f"{self._path.name}.{os.getpid()}")
             torch.save(held, beside)
             beside.replace(self._path)
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    try:
+        held: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a broken pickle may raise anything
+        raise ConfigError(
+            f"{path} is no checkpoint that can be read: {error}. Remove it to start "
+            "the run anew"
+        ) from error
+    return held

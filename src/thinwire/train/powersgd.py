@@ -47,20 +47,14 @@ class LowRank:
     def __init__(self, method: PowerSGD, layout: Layout, rows: Tensor) -> None:
         self._method = method
         self._ranks = len(rows)
-        shapes = zip(layout.names, layout.shapes, layout.offsets, strict=False)
-        self._matrices = [
-            (offset, height, width)
-            for _, shape, offset in shapes
-            for height, width in [_as_matrix(shape)]
-            if _is_compressed(height, width, method.rank)
-        ]
+        self._layout = layout
+        self._matrices = _matrices(layout, method.rank)
         # As the hook does: matrices of one shape together, shapes as they come.
         shapes_seen = list(dict.fromkeys(m[1:] for m in self._matrices))
         self._matrices.sort(key=lambda m: shapes_seen.index(m[1:]))
         self._error = torch.zeros_like(rows)
         self._qs: list[Tensor] = []
         self._step = 0
-        self._plain = layout.size - sum(h * w for _, h, w in self._matrices)
 
     @torch.no_grad()
     def reduce_(self, rows: Tensor) -> None:
@@ -78,11 +72,7 @@ class LowRank:
 
     def cost(self) -> Cost:
         """What a worker sends in a step after the dense ones."""
-        rank = self._method.rank
-        tall = sum(h * min(h, w, rank) for _, h, w in self._matrices)
-        wide = sum(w * min(h, w, rank) for _, h, w in self._matrices)
-        sizes = [4 * self._plain, 4 * tall, 4 * wide]
-        return sum((ring_all_reduce(n, self._ranks) for n in sizes if n), Cost())
+        return cost_of(self._method, self._layout, self._ranks)
 
     def norms(self) -> list[float]:
         """How much each worker remembers."""
@@ -127,6 +117,26 @@ class LowRank:
             self._error[:, start:offset] = 0.0
             start = offset + height * width
         self._error[:, start:] = 0.0
+
+
+def cost_of(method: PowerSGD, layout: Layout, ranks: int) -> Cost:
+    """What a worker sends in a step after the dense ones."""
+    matrices = _matrices(layout, method.rank)
+    plain = layout.size - sum(h * w for _, h, w in matrices)
+    tall = sum(h * min(h, w, method.rank) for _, h, w in matrices)
+    wide = sum(w * min(h, w, method.rank) for _, h, w in matrices)
+    sizes = [4 * plain, 4 * tall, 4 * wide]
+    return sum((ring_all_reduce(n, ranks) for n in sizes if n), Cost())
+
+
+def _matrices(layout: Layout, rank: int) -> list[tuple[int, int, int]]:
+    """What is compressed: where it lies, its height and its width."""
+    return [
+        (offset, height, width)
+        for shape, offset in zip(layout.shapes, layout.offsets, strict=False)
+        for height, width in [_as_matrix(shape)]
+        if _is_compressed(height, width, rank)
+    ]
 
 
 def _as_matrix(shape: tuple[int, ...]) -> tuple[int, int]:

@@ -15,8 +15,9 @@ from thinwire.collectives import RowCollective
 from thinwire.cost import ring_all_reduce
 from thinwire.errors import AgreementError, ConfigError
 from thinwire.hooks.ddp import State, hook
+from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
-from thinwire.train.powersgd import PowerSGD
+from thinwire.train.powersgd import PowerSGD, cost_of
 from thinwire.train.replicas import seed_of
 from thinwire.train.task import Carry, Data
 from thinwire.train.workers import Vitals, checksum
@@ -43,6 +44,8 @@ class Processes:
         self._carry: Carry = None
         self._state: State | None = None
         self._sent_before = 0.0
+        self._passes = 0
+        self._low_rank: PowerSGD | None = None
         if isinstance(reducer, PowerSGD):
             low_rank = power.PowerSGDState(
                 None,
@@ -51,6 +54,7 @@ class Processes:
                 random_seed=reducer.seed,
             )
             self._ddp.register_comm_hook(low_rank, power.powerSGD_hook)
+            self._low_rank = reducer
         else:
             self._state = State(self._ddp, reducer, scope="model", sparse=sparse)
             self._ddp.register_comm_hook(self._state, hook)
@@ -64,12 +68,17 @@ class Processes:
         torch.manual_seed(seed_of(self._seed, epoch * self.steps + step, self.rank))
         loss, self._carry = self._data.loss(self._ddp, batch, carry)
         loss.backward()  # type: ignore[no-untyped-call]
+        self._passes += 1
         return loss.detach()
 
+    def average(self, figure: float) -> float:
+        return float(sum(_gathered(figure)) / self.ranks)
+
+    def agree(self, opinion: bool) -> bool:  # noqa: FBT001
+        return bool(_from_leader(opinion))
+
     def evaluate(self) -> float:
-        held = [self._data.evaluate(self.model) if self.leads else None]
-        dist.broadcast_object_list(held)
-        return float(held[0] or 0.0)
+        return float(_from_leader(self._data.evaluate(self.model) if self.leads else 0))
 
     def final(self) -> dict[str, float]:
         return self._data.final(self.model) if self.leads else {}
@@ -79,7 +88,7 @@ class Processes:
             self._state.density = density
 
     def vitals(self) -> Vitals:
-        mine = (0.0, 0.0, 0.0)
+        mine = (self._sent_by_hook(), 0.0, 0.0)
         if self._state is not None:
             metrics = self._state.metrics()
             sent = self._sent_before + metrics["bytes_sent"]
@@ -93,12 +102,15 @@ class Processes:
         if len(set(sums)) > 1:
             raise AgreementError(f"checksums of the parameters differ: {sums}")
 
-    def state_dict(self) -> Any:
+    def check_keepable(self) -> None:
         if self._state is None:
             raise ConfigError(
                 "PowerSGD's hook in real processes is not checkpointed: train without "
-                "a checkpoint, or with virtual workers"
+                "a checkpoint (--out), or with virtual workers"
             )
+
+    def state_dict(self) -> Any:
+        assert self._state is not None, "refused by check_keepable"
         return _gathered(
             {**self._state.state_dict(), "sent": self.vitals().sent[self.rank]}
         )
@@ -110,6 +122,16 @@ class Processes:
         self._sent_before = float(mine.pop("sent", 0.0))
         self._state.load_state_dict(mine)
 
+    def _sent_by_hook(self) -> float:
+        """Bytes of PyTorch's hook, by its card; what it remembers is its own."""
+        if self._low_rank is None:
+            return 0.0
+        trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        after = cost_of(self._low_rank, Layout.of(trained.items()), self.ranks)
+        dense = min(self._passes, self._low_rank.dense)
+        rest = self._passes - dense
+        return dense * dense_bytes(self.model, self.ranks) + rest * after.nbytes
+
 
 def _gathered(mine: Any) -> list[Any]:
     held: list[Any] = [None] * dist.get_world_size()
@@ -117,7 +139,13 @@ def _gathered(mine: Any) -> list[Any]:
     return held
 
 
+def _from_leader(mine: Any) -> Any:
+    held = [mine]
+    dist.broadcast_object_list(held)
+    return held[0]
+
+
 def dense_bytes(model: nn.Module, ranks: int) -> float:
-    """What a rank of dense DDP sends in a step: what others are compared with."""
+    """What a rank of DDP sends in a step where every gradient is dense."""
     size = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return float(ring_all_reduce(4 * size, ranks).nbytes)

@@ -42,7 +42,7 @@ class PublishedGTopK(Selecting):
         mine = SparseVector(*kernels.select(x, k, marker=state.marker), x.numel())
         sealed = channel.seal(mine)
         kernels.subtract_at_(x, mine.indices, sealed.vector.values)
-        total = sealed.vector
+        total = sent = sealed.vector
         for turn in range(channel.size.bit_length() - 1):
             partner = channel.rank ^ 2**turn
             if turn:
@@ -54,7 +54,7 @@ class PublishedGTopK(Selecting):
             low, high = pair if channel.rank < partner else reversed(pair)
             total, _lost = low.add(high).split(k)
         back = ~torch.isin(mine.indices, total.indices)
-        kernels.add_at_(x, mine.indices[back], mine.values[back])
+        kernels.add_at_(x, mine.indices[back], sent.values[back])
         return total
 
     def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:

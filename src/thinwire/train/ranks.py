@@ -34,11 +34,12 @@ _SMALL = 2**21  # elements up to which reducing on the processor is the faster w
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a device is used; results do not depend on it, beyond rounding.
+    """How a device is used; results do not depend on it, beyond rounding and dropout.
 
     `reduce_on` is "cpu", "device" (where the model is) or "auto": on the processor
     where the model is small and its kernels are compiled, because eight ranks launch
-    more kernels than a device can hide. `capture` makes a CUDA graph of all workers.
+    more kernels than a device can hide. `capture` makes a CUDA graph of all workers,
+    whose dropout draws the numbers of all workers in a row.
     """
 
     reduce_on: str = "auto"

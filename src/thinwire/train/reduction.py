@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from thinwire import catalog
-from thinwire.collectives import RowCollective
-from thinwire.feedback import Feedback, Momentum
+from thinwire.collectives import Dense, RowCollective
+from thinwire.errors import ConfigError
+from thinwire.feedback import Feedback, Forget, Momentum, Residual
 from thinwire.reducers import Pipeline
 from thinwire.train.clipping import Clipped
 from thinwire.train.powersgd import PowerSGD
@@ -41,8 +42,12 @@ class Reduction:
     def reducer(self, recipe: Recipe, ranks: int, seed: int) -> Pipeline | PowerSGD:
         """What reduces gradients; `ConfigError` for what does not exist."""
         if self.method == "powersgd":
-            return PowerSGD(**{"seed": seed, **self.options})
+            return self._powersgd(seed)
         published = self.method == "gtopk-published"
+        if published and self.options:
+            raise ConfigError(
+                f"gtopk-published has no options, but {', '.join(self.options)} is set"
+            )
         reducer = catalog.reducer(
             "gtopk" if published else self.method,
             density=self.density,
@@ -73,6 +78,24 @@ class Reduction:
         """The largest norm of a mean gradient."""
         return None if self.clip_locally else recipe.clip
 
+    def _powersgd(self, seed: int) -> PowerSGD:
+        """PowerSGD has an error feedback of its own, and sends no lists."""
+        ours = {
+            "codec": self.codec is not None,
+            "feedback": self.feedback != "residual",
+            "clip_locally": self.clip_locally,
+        }
+        if any(ours.values()):
+            named = ", ".join(name for name, is_set in ours.items() if is_set)
+            raise ConfigError(f"powersgd knows no {named}: leave it as it is")
+        try:
+            return PowerSGD(**{"seed": seed, **self.options})
+        except TypeError as error:
+            raise ConfigError(
+                f"an option of powersgd that cannot be read: {error}; it has rank and "
+                "dense, which are numbers"
+            ) from error
+
     def _has_momentum(self, recipe: Recipe) -> bool:
         return self.feedback == "momentum" and recipe.momentum > 0.0
 
@@ -84,3 +107,12 @@ class Reduction:
             return feedback
         then = catalog.reducer("topk", feedback=feedback).feedback
         return Clipped(recipe.clip / sqrt(ranks), then)
+
+
+def is_plain(reducer: Pipeline | PowerSGD) -> bool:
+    """Whether all that is done is the library's all-reduce, as in plain DDP."""
+    return (
+        isinstance(reducer, Pipeline)
+        and isinstance(reducer.collective, Dense)
+        and isinstance(reducer.feedback, Residual | Forget)
+    )

@@ -7,6 +7,8 @@ goes on from a checkpoint (made between epochs) is the run that never stopped.
 """
 
 import json
+import logging
+import os
 import platform
 import time
 from collections.abc import Iterator, Mapping
@@ -17,18 +19,20 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from thinwire.collectives import Dense
 from thinwire.errors import ConfigError
 from thinwire.hooks.inspection import sparse_names
 from thinwire.reducers import Pipeline
 from thinwire.train.keeper import History, Keeper
 from thinwire.train.processes import Processes, dense_bytes
 from thinwire.train.ranks import Place, Way
+from thinwire.train.reduction import is_plain
 from thinwire.train.spec import Spec
 from thinwire.train.task import Recipe, Task
 from thinwire.train.virtual import Virtual
 from thinwire.train.workers import Workers, checksum
 from thinwire.version import __version__
+
+logger = logging.getLogger(__name__)
 
 __all__ = [
     "History",
@@ -37,10 +41,12 @@ __all__ = [
     "Silent",
     "Spec",
     "append",
+    "card_bytes",
     "read",
     "run_processes",
     "run_virtual",
     "virtual",
+    "with_recipe",
 ]
 
 _MARGIN = 1.2  # an epoch may take this much longer than the last
@@ -81,7 +87,7 @@ def run_virtual(  # noqa: PLR0913 - where and how long, each a keyword
     limits: Limits | None = None,
 ) -> dict[str, Any] | None:
     """Train with virtual workers; the result, or None where time ran out."""
-    task = _with_recipe(task, spec.recipe)
+    task = with_recipe(task, spec.recipe)
     workers, optimizer = virtual(task, spec, device, way)
     training = _Training(task, spec, workers, optimizer, log or Silent())
     return workers.run(lambda _: training.run(limits or Limits()))
@@ -110,7 +116,7 @@ def run_processes(
     limits: Limits | None = None,
 ) -> dict[str, Any] | None:
     """Train as one rank of a process group; the result, or None."""
-    task = _with_recipe(task, spec.recipe)
+    task = with_recipe(task, spec.recipe)
     spec = replace(spec, workers=torch.distributed.get_world_size())
     workers = Processes(
         _model(task, spec.seed, device),
@@ -129,7 +135,8 @@ def _model(task: Task, seed: int, device: torch.device) -> nn.Module:
     return task.model().to(device)
 
 
-def _with_recipe(task: Task, changes: Mapping[str, Any]) -> Task:
+def with_recipe(task: Task, changes: Mapping[str, Any]) -> Task:
+    """The task with these fields of its recipe changed."""
     if not changes:
         return task
     # JSON has no tuples.
@@ -161,7 +168,7 @@ class _Training:
         self.log.begin(self.spec, epochs * steps, history.epochs * steps)
         self.workers.model.train()
         while history.epochs < epochs:
-            if _is_over(history, limits):
+            if self.workers.agree(_is_over(history, limits)):
                 keeper.save(history)
                 return None
             self._epoch(history)
@@ -177,7 +184,7 @@ class _Training:
         density = self.spec.reduction.density
         workers.set_density(self.task.recipe.density(epoch, density))
         before = workers.vitals()
-        loss = self._steps(epoch) / workers.steps
+        loss = workers.average(self._steps(epoch) / workers.steps)
         after = workers.vitals()
         sent = [b - a for a, b in zip(before.sent, after.sent, strict=True)]
         history.loss.append(loss)
@@ -238,7 +245,7 @@ def _result(
         "history": asdict(history),
         "card_bytes_per_step": None
         if sparse_names(workers.model)  # how many rows, no card can know
-        else _card(task.recipe, spec, size),
+        else card_bytes(task.recipe, spec, size),
         "dense_bytes_per_step": dense_bytes(workers.model, workers.ranks),
         "seconds": sum(history.seconds),
         "workers_are": "virtual" if isinstance(workers, Virtual) else "processes",
@@ -250,12 +257,12 @@ def _result(
     }
 
 
-def _card(recipe: Recipe, spec: Spec, size: int) -> float | None:
+def card_bytes(recipe: Recipe, spec: Spec, size: int) -> float | None:
     """The card's bytes, where they do not depend on the data."""
     reducer = spec.reduction.reducer(recipe, spec.workers, spec.seed)
     if not isinstance(reducer, Pipeline):
         return None
-    if isinstance(reducer.collective, Dense):
+    if is_plain(reducer):
         # As DDP does it, without asking first whether gradients are finite.
         return float(reducer.collective.cost(size, spec.workers, None).nbytes)
     try:
@@ -265,17 +272,30 @@ def _card(recipe: Recipe, spec: Spec, size: int) -> float | None:
 
 
 def append(path: Path, result: Mapping[str, Any]) -> None:
-    """Add one line to a file of results; lines of several processes do not mix."""
+    """Add one line to a file of results; lines of several processes do not mix.
+
+    Whoever was killed while writing has left a line without its end: it is ended.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(result, sort_keys=True) + "\n"
-    with path.open("ab", buffering=0) as file:
+    with path.open("a+b", buffering=0) as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else f"\n{line}"
         file.write(line.encode())
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The results in a file; none where there is no file."""
+    """The results in a file; none where there is no file.
+
+    A line that cannot be read is a run that has no result yet: it is left out, aloud.
+    """
     if path.exists():
         with path.open() as file:
-            for line in file:
-                if line.strip():
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                try:
                     yield json.loads(line)
+                except json.JSONDecodeError:
+                    logger.warning("%s, line %d: cut off, ignored", path, number)

@@ -8,6 +8,8 @@ from typing import Any
 from thinwire.errors import ConfigError
 from thinwire.train.reduction import Reduction
 
+_SEEDS = 2**31  # what every generator of random numbers takes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
@@ -19,6 +21,14 @@ class Spec:
     seed: int = 0
     recipe: Mapping[str, Any] = field(default_factory=dict)
     task_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ConfigError(f"{self.workers} workers: give 1 or more")
+        if not 0 <= self.seed < _SEEDS:
+            raise ConfigError(
+                f"seed is {self.seed}: give a number from 0 to {_SEEDS - 1}"
+            )
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Spec":

@@ -7,7 +7,7 @@ from their arguments alone, so that real processes and virtual workers see the s
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,7 @@ class Recipe:
     optimizer: Optimizer = "sgd"
 
     def __post_init__(self) -> None:
+        self._check_choices()
         for name in ("epochs", "batch", "learning_rate"):
             value = getattr(self, name)
             if not 0 < value < math.inf:
@@ -68,6 +69,18 @@ class Recipe:
                 raise ConfigError(
                     f"a warm-up density of {density}: give fractions above 0, up to 1"
                 )
+
+    def _check_choices(self) -> None:
+        for name, kind in (("schedule", Schedule), ("optimizer", Optimizer)):
+            chosen, known = getattr(self, name), get_args(kind)
+            if chosen not in known:
+                raise ConfigError(
+                    f"{name} is {chosen!r}: choose from {', '.join(known)}"
+                )
+        for name in ("weight_decay", "warmup_epochs"):
+            value = getattr(self, name)
+            if not value >= 0:
+                raise ConfigError(f"{name} is {value}: give 0 or more")
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of a step, counted from the start; `steps` make an epoch.

@@ -16,8 +16,8 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
         except ImportError as error:
             raise ConfigError(
-                "TensorBoard is not installed: pip install tensorboard, or leave out "
-                "--tensorboard"
+                "TensorBoard is not installed: pip install 'thinwire[train]' (or "
+                "tensorboard alone), or leave out --tensorboard"
             ) from error
         self._writer: Any = SummaryWriter(str(folder))
 

@@ -14,16 +14,15 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
-from thinwire.collectives import Dense, RowCollective
-from thinwire.feedback import Forget, Residual
+from thinwire.collectives import RowCollective
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
 from thinwire.train.averaging import Averaging
 from thinwire.train.captured import Captured
 from thinwire.train.powersgd import PowerSGD
 from thinwire.train.ranks import Place, Simulated
+from thinwire.train.reduction import is_plain
 from thinwire.train.replicas import Replicas, arrival_order, seed_of
 from thinwire.train.task import Batch, Carry, Data
 from thinwire.train.workers import Vitals
@@ -59,7 +58,6 @@ class Virtual:
         self._replicas.lie_as(order)
         self._carries: list[Carry] = [None] * place.ranks
         self._captured: Captured | None = None
-        self._stateful = False
         self._may_capture = (
             place.way.capture and self._rows.is_cuda and not self._replicas.sparse
         )
@@ -83,6 +81,12 @@ class Virtual:
             named[name].grad = mean
         return losses.mean()
 
+    def average(self, figure: float) -> float:
+        return figure
+
+    def agree(self, opinion: bool) -> bool:  # noqa: FBT001
+        return opinion
+
     @property
     def how(self) -> str:
         """How gradients are computed and reduced, for people."""
@@ -103,6 +107,9 @@ class Virtual:
 
     def check_replicas(self) -> None:
         self._reduction.check()
+
+    def check_keepable(self) -> None:
+        return None
 
     def state_dict(self) -> Any:
         return self._reduction.state_dict()
@@ -127,12 +134,13 @@ class Virtual:
             self._carries = [None] * self.ranks
         elif self._may_capture and self._captured is None:
             self._try_capture(batches)
-        # The first step of an epoch has nothing to carry; the graph always has.
-        if self._captured is None or (self._stateful and step == 0):
+        # The first step of an epoch has nothing to carry, where the graph always has;
+        # and a resumed run has no graph yet, where one that went on would have.
+        if self._captured is None or step == 0:
             return self._eagerly(number, batches)
         torch.manual_seed(seed_of(self._place.seed, number, 0))
-        begin = self._stateful and step == 1
-        return self._captured.replay(batches, self._carries if begin else None), []
+        begin = self._carries if step == 1 else None
+        return self._captured.replay(batches, begin), []
 
     def _eagerly(
         self, number: int, batches: Sequence[Batch]
@@ -150,8 +158,6 @@ class Virtual:
         return torch.stack(losses), sparse
 
     def _try_capture(self, batches: Sequence[Batch]) -> None:
-        leaves = pytree.tree_leaves(self._carries)
-        self._stateful = any(isinstance(leaf, Tensor) for leaf in leaves)
         try:
             self._captured = Captured(self._replicas, batches, self._carries)
         except RuntimeError as error:
@@ -180,9 +186,6 @@ def _reduction(
 ) -> Averaging | Simulated:
     if isinstance(reducer, PowerSGD):
         return Averaging(replicas, reducer)
-    direct = isinstance(reducer.collective, Dense) and isinstance(
-        reducer.feedback, Residual | Forget
-    )
-    if direct and not replicas.sparse:
+    if is_plain(reducer) and not replicas.sparse:
         return Averaging(replicas, None)
     return Simulated(replicas, named, place=place, reducer=reducer, sparse=sparse)

@@ -40,8 +40,14 @@ class Workers(Protocol):
     def backward(self, epoch: int, step: int) -> Tensor:
         """Put the mean gradient of all ranks into `.grad`; the mean of their losses.
 
-        In real processes, the loss is this rank's.
+        In real processes, the loss is this rank's; see `average`.
         """
+
+    def average(self, figure: float) -> float:
+        """The mean of a figure over all processes."""
+
+    def agree(self, opinion: bool) -> bool:  # noqa: FBT001
+        """What the leader thinks: clocks differ, and all must do the same."""
 
     def evaluate(self) -> float:
         """The metric, computed by the leader, the same everywhere."""
@@ -53,6 +59,9 @@ class Workers(Protocol):
     def vitals(self) -> Vitals: ...
     def check_replicas(self) -> None:
         """Raise where ranks would go on with different parameters."""
+
+    def check_keepable(self) -> None:
+        """Raise `ConfigError` where the state of a run cannot be saved."""
 
     def state_dict(self) -> Any:
         """What all ranks remember, on every process."""

@@ -6,13 +6,14 @@ either `images` (count, 32, 32, 3) and `labels`, or JPEG coefficients.
 
 import io
 import pickle
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.errors import ConfigError
@@ -96,11 +97,10 @@ def _npz(files: Files, train: bool, device: torch.device) -> tuple[Tensor, Tenso
     try:
         arrays = np.load(io.BytesIO(files.read(name)), allow_pickle=False)
         if {"images", "labels"} <= set(arrays):
-            images = torch.as_tensor(arrays["images"]).permute(0, 3, 1, 2).contiguous()
-            return images, torch.as_tensor(arrays["labels"])
+            return _upright(arrays["images"]), torch.as_tensor(arrays["labels"])
         if set(jpeg.FIELDS) <= set(arrays):
             return jpeg.pixels_of(arrays, device), torch.as_tensor(arrays["label"])
-    except (OSError, ValueError, IndexError, zipfile.BadZipFile) as problem:
+    except (OSError, RuntimeError, ValueError, IndexError, BadZipFile) as problem:
         raise ConfigError(
             f"{name} in {files.path} cannot be read: {problem}"
         ) from problem
@@ -108,6 +108,14 @@ def _npz(files: Files, train: bool, device: torch.device) -> tuple[Tensor, Tenso
         f"{name} in {files.path} holds {', '.join(arrays)}: give images and labels, or "
         f"JPEG coefficients ({', '.join(jpeg.FIELDS)})"
     )
+
+
+def _upright(images: NDArray[Any]) -> Tensor:
+    if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3):
+        raise ValueError(
+            f"images are {images.dtype} {images.shape}, not uint8 (count, 32, 32, 3)"
+        )
+    return torch.as_tensor(images).permute(0, 3, 1, 2).contiguous()
 
 
 class _ArraysOnly(pickle.Unpickler):

@@ -1,0 +1,113 @@
+"""The page of results says what there is, and names what is missing."""
+
+import json
+import sys
+from pathlib import Path
+from xml.dom import minidom
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import convergence
+    import convergence_report
+
+    yield convergence, convergence_report
+    for name in ("convergence", "convergence_report", "convergence_curves"):
+        sys.modules.pop(name, None)
+
+
+def result_of(run, value, *, better=True):
+    """A made-up result."""
+    epochs = 6
+    values = {
+        "metric": [value - 1.0] * (epochs - 1) + [value],
+        "bytes_per_step": [1000.0 if run.label == "dense" else 10.0] * epochs,
+        "busiest_bytes_per_step": [1000.0] * epochs,
+        "rounds_per_step": [14.0] * epochs,
+        "residual_norm": [0.0 if run.label == "dense" else 1.0] * epochs,
+    }
+    recipe = {"epochs": epochs, "batch": 2, "learning_rate": 0.1}
+    told = {"device": "a device", "torch": "2", "metric_name": "accuracy, %"}
+    counts = {"parameters": 1000, "steps_per_epoch": 3, "card_bytes_per_step": None}
+    return {
+        **json.loads(run.spec.key),
+        **told,
+        **counts,
+        "key": run.spec.key,
+        "result": value,
+        "higher_is_better": better,
+        "history": values,
+        "resolved_recipe": recipe,
+    }
+
+
+def page_of(benchmark, folder, figures, **more):
+    convergence, report = benchmark
+    runs = [r for r in convergence.matrix({}) if r.spec.task == "resnet20-cifar10"]
+    results = [
+        result_of(run, figures[run.label, run.spec.seed], **more)
+        for run in runs
+        if (run.label, run.spec.seed) in figures
+    ]
+    report.write(folder / "results.md", runs, results)
+    return (folder / "results.md").read_text()
+
+
+def line_of(page, label):
+    (line,) = [line for line in page.splitlines() if line.startswith(f"| {label} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_methods_are_compared_with_dense_of_the_same_seed(benchmark, tmp_path):
+    figures = {
+        ("dense", 0): 80.0,
+        ("dense", 1): 90.0,
+        ("topk 1 %", 0): 79.4,
+        ("gtopk 1 %", 1): 89.6,
+    }
+    page = page_of(benchmark, tmp_path, figures)
+    assert line_of(page, "topk 1 %")[1:6] == [
+        "79.40",
+        "-",
+        "**-0.60**",
+        "10",
+        "100.0 x",
+    ]
+    assert line_of(page, "gtopk 1 %")[1:4] == ["-", "89.60", "-0.40"]
+    assert "Behind dense by more than the bound: topk 1 %." in page
+    assert "up to 10.00 points apart (dense)" in page
+
+
+def test_what_was_not_run_is_named_with_its_seeds(benchmark, tmp_path):
+    page = page_of(benchmark, tmp_path, {("dense", 0): 80.0})
+    assert "topk 1 % (seeds 0, 1)" in page
+    assert "dense (seed 1)" in page
+    assert "gs-sgd 0.1 % (seed 0)" in page
+
+
+def test_perplexities_are_compared_in_percent(benchmark, tmp_path):
+    figures = {("dense", 0): 100.0, ("topk 1 %", 0): 103.0}
+    page = page_of(benchmark, tmp_path, figures, better=False)
+    assert "**+3.00 %**" in page
+
+
+def test_every_run_has_a_curve(benchmark, tmp_path):
+    page_of(benchmark, tmp_path, {("dense", 0): 80.0, ("topk 1 %", 0): 79.0})
+    drawn = minidom.parse(str(tmp_path / "results-resnet20-cifar10.svg"))
+    texts = [node.firstChild.data for node in drawn.getElementsByTagName("text")]
+    assert {"dense: 80.00", "topk 1 %: 79.00"} <= set(texts)
+    # Two panels and a key for each; the residual of one of them.
+    assert len(drawn.getElementsByTagName("polyline")) == 7
+
+
+def test_the_kept_results_can_be_read(benchmark, tmp_path):
+    convergence, report = benchmark
+    results = list(convergence.read(convergence.RESULTS))
+    report.write(tmp_path / "results.md", convergence.matrix({}), results)
+    known = {run.spec.key for run in convergence.matrix({})}
+    assert {result["key"] for result in results} <= known
