@@ -1,5 +1,7 @@
 """Packets that are judged on a device: what is wrong is noted, and raised later."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -8,8 +10,9 @@ from thinwire import kernels
 from thinwire.channel import Channel, Sealed, Slot
 from thinwire.codecs import BFloat16, EliasFano, Int8, LogQuant, Split
 from thinwire.collectives import AllGather
-from thinwire.errors import WireError
+from thinwire.errors import AgreementError, TornError, WireError
 from thinwire.groups import simulate
+from thinwire.hooks.engine import Engine
 from thinwire.kernels import Doubts
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
@@ -113,11 +116,24 @@ def test_a_step_later_it_is_raised(monkeypatch):
         pipeline.reduce_([torch.randn(100)], group, state)
         if group.rank:
             return state.refuse_doubts(wait=True)
-        with pytest.raises(WireError, match="from rank 1: a packet that is not"):
-            pipeline.reduce_([torch.randn(100)], group, state)
+        for _ in range(2):  # nobody goes on by asking again
+            with pytest.raises(WireError, match="from rank 1: a packet that is not"):
+                pipeline.reduce_([torch.randn(100)], group, state)
         return None
 
     simulate(2, body)
+
+
+def test_a_refusal_in_between_does_not_hide_it():
+    def doubt(*, wait):
+        raise WireError("a packet that is not what the codec writes")
+
+    unit = SimpleNamespace(refuse_doubts=doubt)
+    units = SimpleNamespace(device=torch.device("cpu"), remember=True, states=[unit])
+    engine = Engine(None, units, {}, whole_model=False, per_name=False)
+    engine.fail(AgreementError("ranks disagree on density"))
+    with pytest.raises(TornError, match="not what the codec writes"):
+        engine.drain()
 
 
 def test_the_header_in_device_memory_is_known_beforehand():

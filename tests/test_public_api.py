@@ -60,3 +60,14 @@ def test_importing_starts_nothing():
 def test_importing_alone_does_not_load_torch():
     script = "import sys, thinwire; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_the_command_line_starts_without_the_compiler():
+    program = (
+        "import sys, thinwire.cli.app;"
+        "print(sorted({'numba', 'triton'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

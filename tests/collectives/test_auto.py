@@ -386,7 +386,7 @@ def test_candidates_keep_their_own_numbers():
         return saved
 
     for saved in simulate(2, body):
-        assert {"2.teams", "2.h"} <= saved[1].keys()
+        assert {"2.teams", "2.h@0"} <= saved[1].keys()
         assert saved[1]["2.teams"] == 2
         assert {"1.union", "1.offered"} <= saved[3].keys()
 

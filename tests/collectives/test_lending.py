@@ -8,7 +8,7 @@ import torch
 from interpreted import use_triton
 from thinwire import kernels
 from thinwire.codecs import BFloat16, EliasFano, Int8, Split
-from thinwire.collectives import AllGather, SparDL, Warmup
+from thinwire.collectives import AllGather, Auto, SparDL, Warmup
 from thinwire.groups import simulate
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
@@ -31,6 +31,7 @@ DEFAULT = Split(EliasFano(), BFloat16())
 PIPELINES = {
     "other values": Pipeline(AllGather(0.02), Split(EliasFano(), Int8())),
     "then dense": Pipeline(Warmup(AllGather(0.02), dense=1), DEFAULT),
+    "auto, then dense": Pipeline(Warmup(Auto(0.02, (AllGather(),)), dense=1), DEFAULT),
     "then in other blocks": Pipeline(Moving(0.02), DEFAULT),
 }
 # As after steps that were taken back, the first one comes last.

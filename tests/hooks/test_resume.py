@@ -73,6 +73,14 @@ def test_losses_are_the_same_bits(tmp_path, at, options):
     assert [losses[at:] for losses in whole] == parts
 
 
+def test_owners_of_different_blocks_resume_where_each_of_them_was(tmp_path):
+    # Two teams of two: the controllers of the two blocks drift apart.
+    options = {"method": "spardl", "teams": 2, "gather": "bruck", "density": 0.1}
+    whole = pool(4).run(uninterrupted, 8, options)
+    parts = pool(4).run(interrupted, str(tmp_path), 5, 8, options)
+    assert [losses[5:] for losses in whole] == parts
+
+
 def without_loading(group, at, steps, options):
     model, _, optimizer = start(**options)
     for step in range(at):

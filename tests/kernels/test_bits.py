@@ -69,3 +69,8 @@ def test_too_few_bytes_and_impossible_widths_are_refused(backend):
             backend.unpack_bits(section, 0, width)
         with pytest.raises(ValueError, match=f"{width} bits where 0 to 63"):
             backend.pack_bits(section, width)
+
+
+def test_an_index_of_an_empty_vector_is_not_written():
+    with pytest.raises(IndexError):
+        kernels.encode_bitmap(torch.tensor([0], dtype=torch.int32), 0)

@@ -3,10 +3,13 @@
 import pytest
 import torch
 
+from thinwire.codecs import Split
+from thinwire.collectives import Auto
 from thinwire.cost import Cost
 from thinwire.errors import AgreementError
 from thinwire.groups import Counted, simulate
-from thinwire.reducers import guard
+from thinwire.layout import Layout
+from thinwire.reducers import Pipeline, guard
 
 EDGES = torch.tensor([0, 2, 2, 5])
 
@@ -85,3 +88,18 @@ def test_its_card(segments, claims):
     card = guard.cost(segments, claims, 4)
     assert card == Cost(6, 12 * (segments + 2 * claims))
     assert simulate(4, body) == [card] * 4
+
+
+@pytest.mark.parametrize("per_name", [False, True])
+def test_a_density_that_one_rank_sets_is_found_before_auto_tries_again(per_name):
+    def body(group):
+        auto = Auto(0.1)
+        state = Pipeline(auto, Split()).init(Layout(("a", "b"), ((30,), (10,))))
+        state.collective.saved.update(ways=auto.signature, choice=2, left=9)
+        mine = auto if group.rank else auto.with_density(0.2)
+        grad = torch.ones(40)
+        with pytest.raises(AgreementError, match=r"density: from 0\.1 to 0\.2"):
+            Pipeline(mine, Split()).reduce_([grad], group, state, per_name=per_name)
+        return bool((grad == 1).all()) and not state.memory.x.any()
+
+    assert simulate(2, body) == [True, True]

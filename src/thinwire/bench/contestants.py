@@ -105,6 +105,14 @@ class Entry:
             self.method, density=density, codec=self.codec, **dict(self.options)
         )
 
+    def check(self, density: float, ranks: int | None = None) -> None:
+        """Refuse what does not exist, or does not work on so many ranks."""
+        if self.peer:
+            return
+        collective = self.pipeline(density).collective
+        if ranks is not None:
+            collective.check(ranks)
+
 
 def entries(
     methods: Sequence[str], codecs: Sequence[str], peers: Sequence[str]

@@ -2,9 +2,9 @@
 
 import os
 import platform
+from importlib.metadata import version  # importing numba takes a third of a second
 from pathlib import Path
 
-import numba
 import torch
 
 
@@ -14,5 +14,5 @@ def machine() -> str:
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
     processor = names[0] if names else platform.processor()
-    versions = f"torch {torch.__version__}, numba {numba.__version__}"
+    versions = f"torch {torch.__version__}, numba {version('numba')}"
     return f"{processor}, {os.cpu_count()} cores, {versions}"

@@ -63,8 +63,7 @@ class Settings:
         if not self.seconds > 0:
             raise ConfigError(f"{self.seconds} seconds: give a time above 0")
         for entry in self.entries:
-            if not entry.peer:
-                entry.pipeline(self.density)
+            entry.check(self.density)
 
     @property
     def entries(self) -> list[Entry]:
@@ -74,8 +73,7 @@ class Settings:
     def check(self, ranks: int) -> None:
         """Refuse methods that do not work on so many ranks."""
         for entry in self.entries:
-            if not entry.peer:
-                entry.pipeline(self.density).collective.check(ranks)
+            entry.check(self.density, ranks)
 
     def measure(self, tell: Tell) -> "Result":
         """Measure, on every rank at once; every rank gets the result."""

@@ -69,8 +69,7 @@ class Settings:
         if self.scope not in ("bucket", "model"):
             raise ConfigError(f"scope is {self.scope!r}: choose 'bucket' or 'model'")
         for entry in self.entries:
-            if not entry.peer:
-                entry.pipeline(self.density)
+            entry.check(self.density)
 
     @property
     def entries(self) -> list[Entry]:
@@ -80,8 +79,7 @@ class Settings:
     def check(self, ranks: int) -> None:
         """Refuse methods that do not work on so many ranks, and no model at all."""
         for entry in self.entries:
-            if not entry.peer:
-                entry.pipeline(self.density).collective.check(ranks)
+            entry.check(self.density, ranks)
         builder(self.model)
 
     def measure(self, tell: Tell) -> "Result":

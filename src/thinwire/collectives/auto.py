@@ -64,6 +64,11 @@ class Tried(State):
 
     parts: tuple[State, ...] = ()
 
+    def reclaim(self, x: Tensor) -> None:
+        # By whoever reduces instead of all of them, as dense steps before `Auto` do.
+        for part in self.parts:
+            part.reclaim(x)
+
 
 @dataclass(frozen=True, slots=True)
 class Auto:

@@ -36,8 +36,9 @@ class Grade(Enum):
 class State:
     """What a collective keeps between reductions of one vector.
 
-    `saved` are whole numbers that results depend on: a checkpoint holds them. `marker`
-    is scratch: results never depend on it. The rest follows from the layout: `width`
+    `saved` are whole numbers that results depend on: a checkpoint holds them. They are
+    alike on all ranks, those named "...@part" on the ranks of that part. `marker` is
+    scratch: results never depend on it. The rest follows from the layout: `width`
     has the elements of a row, where rows are reduced; `size` those of the vector, where
     a policy goes by it.
     """

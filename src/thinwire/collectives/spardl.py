@@ -8,7 +8,7 @@ different teams agree on one list; a team then gathers the blocks of its owners.
 Whatever is cut off stays with the rank that cut it.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from itertools import accumulate
 from typing import Literal, get_args
@@ -207,7 +207,7 @@ def _agree_by_gathering(
     ledger: Ledger, k: int, team: Team, state: State
 ) -> SparseVector:
     """Everyone gets every team's list and adds them up, in order of team."""
-    ratio = _ratio_of(state, k, team.count)
+    ratio = _ratio_of(state, k, team)
     turn = (team.size - 1).bit_length()
     gathered = bruck.gather(
         ledger.channel,
@@ -217,22 +217,26 @@ def _agree_by_gathering(
     )
     total = sum_of([each.vector for each in gathered])
     after = ratio.after(total.nnz, k, team.count)
-    state.saved.update(asdict(after), teams=team.count)
+    own = {f"{name}@{team.position}": value for name, value in asdict(after).items()}
+    state.saved.update(own, teams=team.count)
     kept, dropped = total.split(k)
     ledger.keep(dropped, Holders(team.count, team.number))
     return kept.filled(k)
 
 
-def _ratio_of(state: State, k: int, teams: int) -> Ratio:
+def _ratio_of(state: State, k: int, team: Team) -> Ratio:
     """Where the controller stands; anew if other ranks were the owners of the block.
 
     It is alike on the owners of one block. With another number of teams they are ranks
     whose controllers have drifted apart.
     """
-    saved = dict(state.saved)
-    if saved.pop("teams", None) != teams:
-        return Ratio.start(k, teams)
-    return Ratio(**saved).clamped(k, teams)
+    names = {field.name: f"{field.name}@{team.position}" for field in fields(Ratio)}
+    if state.saved.get("teams") == team.count and names["h"] in state.saved:
+        known = {name: state.saved[key] for name, key in names.items()}
+        return Ratio(**known).clamped(k, team.count)
+    for key in [key for key in state.saved if "@" in key]:
+        del state.saved[key]
+    return Ratio.start(k, team.count)
 
 
 @lru_cache(maxsize=256)

@@ -5,7 +5,7 @@ Notes travel as JSON: plain values, nothing is executed to read them.
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -34,7 +34,10 @@ def gather_notes(group: Group, note: Note, device: torch.device) -> list[Note]:
 def compare_settings(
     group: Group, note: Note, problem: ConfigError | None, device: torch.device
 ) -> None:
-    """Raise on every rank alike if one has a problem or settings of its own."""
+    """Raise on every rank alike if one has a problem or settings of its own.
+
+    Settings named "...@part" are compared among the ranks that have them.
+    """
     notes = gather_notes(
         group, {**note, "problem": None if problem is None else str(problem)}, device
     )
@@ -46,7 +49,7 @@ def compare_settings(
     differences = [
         f"{key}: {_by_rank([other.get(key) for other in notes])}"
         for key in {key: None for other in notes for key in other}
-        if any(other.get(key) != notes[0].get(key) for other in notes)
+        if _differ(notes, key)
     ]
     if differences:
         more = len(differences) - _SHOWN
@@ -55,6 +58,11 @@ def compare_settings(
             + "; ".join(differences[:_SHOWN])
             + (f"; and {more} more" if more > 0 else "")
         )
+
+
+def _differ(notes: Sequence[Note], key: str) -> bool:
+    held = [note for note in notes if key in note] if "@" in key else notes
+    return any(note.get(key) != held[0].get(key) for note in held)
 
 
 def compare_replicas(

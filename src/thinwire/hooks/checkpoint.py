@@ -193,14 +193,27 @@ def note(units: Units, passes: int) -> dict[str, object]:
     """What ranks must have alike to fit together, in brief.
 
     What a collective remembers decides which messages it sends: ranks that have loaded
-    different steps would wait for each other, or take one message for another.
+    different steps would wait for each other, or take one message for another. What is
+    named "...@part" is alike on the ranks of that part.
     """
     dumped = dump(units)
-    texts = {key: dumped[key].encode() for key in ("units", "counters", "sparse")}
+    counters = json.loads(dumped["counters"])
+    common = [{k: v for k, v in unit.items() if "@" not in k} for unit in counters]
+    texts = {
+        "units": dumped["units"],
+        "counters": json.dumps(common),
+        "sparse": dumped["sparse"],
+    }
     return {
         "passes so far": passes,
         "step": dumped["step"],
-        **{f"{key} (checksum)": zlib.crc32(text) for key, text in texts.items()},
+        **{f"{key} (checksum)": zlib.crc32(t.encode()) for key, t in texts.items()},
+        **{
+            f"unit {number}, {key}": value
+            for number, unit in enumerate(counters)
+            for key, value in unit.items()
+            if "@" in key
+        },
     }
 
 

@@ -208,6 +208,7 @@ class Engine:
                 state.refuse_doubts(wait=True)
         except WireError as error:
             self.fail(error)
+            self.torn = self.torn or error  # also after a refusal, which tears nothing
 
     def _choose(self, buckets: Sequence[Names]) -> Plan:
         self._settle_if_due(buckets, passes_here=self.passes_here + 1)

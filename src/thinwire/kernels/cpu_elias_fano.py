@@ -98,8 +98,8 @@ def _set_ones(indices: Indices, words: Words) -> bool:
     Ends with False where a bit would lie outside of `words`, which are not touched
     there, or before another one's word.
     """
-    if len(indices) == 0:
-        return True
+    if len(indices) == 0 or len(words) == 0:
+        return len(indices) == 0
     word = np.uint64(0)
     at = 0
     for i in range(len(indices)):

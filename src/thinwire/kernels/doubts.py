@@ -87,10 +87,10 @@ class Doubts:
                 if not wait and len(self._copies) <= _UNREAD:
                     break
                 event.synchronize()
-            self._copies.popleft()
             doubtful = [rank for rank, word in enumerate(words.tolist()) if word]
             if doubtful:
-                return doubtful
+                return doubtful  # and again, to whoever asks again
+            self._copies.popleft()
         return []
 
 

@@ -43,7 +43,11 @@ def agree(
     `bounds` gives the edges of the segments of each piece; without, the gradient is
     one segment. `claims` are settings that every rank must hold alike, by name.
     """
-    peaks = kernels.fetch(_peaks(grad, bounds))
+    return compare(kernels.fetch(_peaks(grad, bounds)), group, claims)
+
+
+def compare(peaks: Tensor, group: Group, claims: Mapping[str, float]) -> Verdict:
+    """The round itself, about peaks that are known: one of each segment."""
     held = torch.tensor(list(claims.values()), dtype=torch.float64)
     note = torch.cat([peaks.double(), held, -held])
     group.all_reduce_((note, Op.MAX))

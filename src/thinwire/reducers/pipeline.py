@@ -112,7 +112,8 @@ class Pipeline:
         """
         _check_pieces(grad, state.layout)
         state.refuse_doubts()
-        start = self._start(group, state)
+        segments = len(state.layout.names) if per_name else 1
+        start = self._start(group, state, scale=scale, segments=segments)
         verdict = None
         if self.on_nonfinite != "unchecked" or per_name:
             bounds = _names_in_pieces(state.layout, _sizes(grad)) if per_name else None
@@ -206,10 +207,14 @@ class Pipeline:
             return total
         return total + guard.cost(1, len(self._claims(1.0)), ranks)
 
-    def _start(self, group: Group, state: State) -> float:
+    def _start(
+        self, group: Group, state: State, *, scale: float = 1.0, segments: int = 1
+    ) -> float:
         """When the reduction starts; if that matters, when all ranks are there."""
         if self.curious(state):
-            group.all_reduce_((torch.zeros(1), Op.MAX))
+            # The guard's own message: a rank whose density differs, and who is not
+            # curious, is at its guard already, and both find out there.
+            guard.compare(torch.zeros(segments), group, self._claims(scale))
         return group.now()
 
     def _finish(self, start: float, channel: Channel, state: State) -> None:
