@@ -127,7 +127,8 @@ def _selections(task: str, make: Maker, kept: dict[str, dict]) -> Iterator[Run]:
                 yield make(1, f"{method} 1 %{note}", seed, method=method, **more)
     note, more = list(kept.items())[-1]
     for label, changes in _others().items():
-        # Eight ranks of Bloom filters over a language model take a second a step.
+        # Eight ranks of Bloom filters over a language model: half a second a step and
+        # more, on a processor.
         rest = task == LSTM and "bloom" in label
         yield make(4 if rest else 2, f"{label}{note}", **changes, **more)
     for rank in (2, 4):
