@@ -40,8 +40,11 @@ are to be compared with one another. The perplexity is that of the validation te
 of the test text is in the results' file.
 """,
     "ncf-ratings": """MovieTweetings' ratings. Gradients of the two tables of embeddings
-are sparse: their rows are added up whole, and the method reduces the rest of the model,
-which is small.
+are sparse: their rows are added up whole, and the method reduces the rest of the model:
+1,745 of all parameters, so that 1 % of it are 17 entries. Sending that little is all
+that selection can save here, next to the rows. `min_size=4096` leaves a vector of fewer
+elements to the dense all-reduce. A hit or a miss of one of the 1,430 users is 0.07
+points.
 """,
 }
 INTRODUCTION = """# Results
