@@ -135,9 +135,9 @@ class Packet:
 def header_of(tags: Tags, size: int, nnz: int, nbytes: tuple[int, int]) -> bytes:
     """The header of a packet in device memory, whose two sections are so long."""
     index, value = map(padded, nbytes)
-    nbytes = HEADER.size + index + value
-    _check_fits(nnz, nbytes)
-    words = index // WORD, nbytes // WORD
+    whole = HEADER.size + index + value
+    _check_fits(nnz, whole)
+    words = index // WORD, whole // WORD
     return HEADER.pack(MAGIC, VERSION, 0, *tags, 0, size, nnz, *words, 0)
 
 

@@ -51,6 +51,14 @@ def lists_for_short_blocks(monkeypatch):
     monkeypatch.setattr(cuda_room, "SHORT", 0)
 
 
+@pytest.fixture
+def dirty_memory():
+    """What `torch.empty` returns is full of ones."""
+    torch.use_deterministic_algorithms(mode=True)
+    yield
+    torch.use_deterministic_algorithms(mode=False)
+
+
 def drawn(name: str, size: int) -> torch.Tensor:
     return vector(name, size).to(DEVICE)
 
@@ -351,6 +359,7 @@ def spread(size: int, nnz: int) -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.mark.usefixtures("dirty_memory")
 def test_words_without_ones_are_zeros(monkeypatch):
     # The fewest entries that a program may own: 32.
     monkeypatch.setitem(cuda_elias_fano.WRITING, "ones", 64)
@@ -364,6 +373,7 @@ def test_words_without_ones_are_zeros(monkeypatch):
             assert torch.equal(section, reference.encode_bitmap(indices, size))
 
 
+@pytest.mark.usefixtures("dirty_memory")
 @pytest.mark.parametrize(
     ("size", "nnz"),
     [(0, 0), (70, 0), (1, 1), (16, 5), (9003, 301), (20_011, 1101), (2**33, 40)],
