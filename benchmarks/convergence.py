@@ -127,10 +127,14 @@ def _selections(task: str, make: Maker, kept: dict[str, dict]) -> Iterator[Run]:
                 yield make(1, f"{method} 1 %{note}", seed, method=method, **more)
     note, more = list(kept.items())[-1]
     for label, changes in _others().items():
-        # Eight ranks of Bloom filters over a language model: half a second a step and
-        # more, on a processor.
-        rest = task == LSTM and "bloom" in label
+        # Eight ranks of Bloom filters over a language model take half a second a step
+        # and more on a processor, of Rice codes two seconds on a device.
+        rest = task == LSTM and ("bloom" in label or "rice" in label)
         yield make(4 if rest else 2, f"{label}{note}", **changes, **more)
+    if task == LSTM:
+        codec = "elias-fano+log4"
+        label = f"spardl 1 %, {codec}{note}"
+        yield make(2, label, method="spardl", codec=codec, **more)
     for rank in (2, 4):
         options = {"rank": rank}
         yield make(2, f"PowerSGD rank {rank}", method="powersgd", options=options)
