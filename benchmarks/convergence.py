@@ -115,6 +115,9 @@ def _runs(task: str, recipe: dict) -> Iterator[Run]:
         note, more = ", clipped by each worker", {"clip_locally": True}
         yield from _selections(task, make, {note: more})
         yield make(1, "spardl 1 %", method="spardl")
+        codec = "elias-fano+log4"
+        label = f"spardl 1 %, {codec}{note}"
+        yield make(2, label, method="spardl", codec=codec, **more)
     yield falling(2, f"spardl 1 %{note}", 0.01, **more)
     yield falling(3, f"spardl 0.1 %{note}", 0.001, **more)
 
@@ -131,10 +134,6 @@ def _selections(task: str, make: Maker, kept: dict[str, dict]) -> Iterator[Run]:
         # and more on a processor, of Rice codes two seconds on a device.
         rest = task == LSTM and ("bloom" in label or "rice" in label)
         yield make(4 if rest else 2, f"{label}{note}", **changes, **more)
-    if task == LSTM:
-        codec = "elias-fano+log4"
-        label = f"spardl 1 %, {codec}{note}"
-        yield make(2, label, method="spardl", codec=codec, **more)
     for rank in (2, 4):
         options = {"rank": rank}
         yield make(2, f"PowerSGD rank {rank}", method="powersgd", options=options)
