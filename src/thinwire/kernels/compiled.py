@@ -18,13 +18,15 @@ from numba import njit
 PATIENCE = 60.0
 
 _LOCK = "thinwire.lock"
+# Nobody calls a kernel from C.
+_OPTIONS: Any = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 _compiling = RLock()
 _depth = 0
 
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function without the GIL, on its first call, and keep it on disk."""
-    dispatcher: Any = njit(nogil=True, cache=True, error_model="numpy")(function)
+    dispatcher: Any = njit(cache=True, **_OPTIONS)(function)
     compile_alone = dispatcher.compile
 
     def compile_once(signature: Any) -> Any:
@@ -34,6 +36,11 @@ def kernel(function: Callable[..., Any]) -> Any:
 
     dispatcher.compile = compile_once
     return dispatcher
+
+
+def part(function: Callable[..., Any]) -> Any:
+    """Compile a function that only kernels call: into them, and not for itself."""
+    return njit(no_cpython_wrapper=True, **_OPTIONS)(function)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba import extending, types
 from numpy.typing import NDArray
 
-from thinwire.kernels.compiled import kernel
+from thinwire.kernels.compiled import kernel, part
 
 intrinsic: Any = extending.intrinsic
 
@@ -267,7 +267,7 @@ def accumulate_and_mark(
             end_q = q + (end - q) // 64 * 64
 
 
-@kernel
+@part
 def _run(
     starts: Bits, blocks: int, chunk: int, p: int, limit: int
 ) -> tuple[int, int, int]:
@@ -283,7 +283,7 @@ def _run(
     return b, p - starts[b], min(starts[b + 1], limit)
 
 
-@kernel
+@part
 def _edge(
     words: Bits,
     w: int,
@@ -360,7 +360,7 @@ def peaks(vector: Gradient, bounds: Bits, result: Bits) -> None:
         result[i] = _peak(segment) if len(segment) > 0 else 0
 
 
-@kernel
+@part
 def _peak(vector: Gradient) -> int:
     """The largest magnitude bits; vectors of them, as nothing is widened."""
     peak = _magnitude_bits(vector, 0)

@@ -166,8 +166,6 @@ def _decode(words: Words, low: int, size: int, indices: Indices) -> tuple[int, b
     said about the order. Indices are below `size` if they ascend.
     """
     nnz = len(indices)
-    if nnz == 0:
-        return _count_ones(words, 0), True
     one = np.uint64(1)
     mask = (one << np.uint64(low)) - one
     start = nnz * low
