@@ -64,7 +64,7 @@ class Ours:
         self.x = torch.zeros(size)
         cut = kernels.interleaved_blocks(size, blocks, CHUNK)
         self.blocks = cut if blocks > 1 else (Block.whole(size),)
-        self.marker = Marker(self.blocks)
+        self.marker = Marker(self.blocks, lending=True)
         self.k = int(size * density) // blocks
         self.chosen: list[tuple[Tensor, Tensor]] = []
 

@@ -260,9 +260,9 @@ def run(group: Group, case: Case, data: str, steps: int = 3) -> list[Step]:
     seen = []
     for step in range(steps):
         grad = DATA[data](group.rank, step, case.size)
-        # As the pipeline does, so that selection works from marks.
+        before = memory.x + grad
+        # As the pipeline does, so that selection works from marks, or from loans.
         x = feedback.accumulate([grad], memory, collective.marker(state))
-        before = x.clone()
         total = collective.all_reduce_(
             x, Channel(group, codec, step=step), state, lambda: out
         )

@@ -36,6 +36,7 @@ from thinwire.kernels.cpu_elias_fano import (  # noqa: F401
 )
 from thinwire.kernels.cpu_halves import to_bfloat16, to_float16  # noqa: F401
 from thinwire.kernels.cpu_int8 import decode_int8, encode_int8  # noqa: F401
+from thinwire.kernels.cpu_loans import Loans
 from thinwire.kernels.cpu_log import decode_log, encode_log  # noqa: F401
 from thinwire.kernels.cpu_peel import (  # noqa: F401
     estimate_rows,
@@ -58,6 +59,7 @@ from thinwire.kernels.cpu_sketch import (  # noqa: F401
 from thinwire.kernels.cpu_threads import share_out
 from thinwire.kernels.cpu_varint import decode_varint, encode_varint  # noqa: F401
 from thinwire.kernels.marker import SLACK, Marker, dealt
+from thinwire.kernels.trees import added_up
 
 Sparse = tuple[Tensor, Tensor]
 
@@ -105,9 +107,11 @@ def accumulate_(
         )
     if grad.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"a gradient is float32, bfloat16 or float16: {grad.dtype}")
-    if marker is not None and not marker.describes(x.numel()):
-        marker.forget()
-        marker = None
+    if marker is not None:
+        _give_back(x, marker)
+        if not marker.describes(x.numel()):
+            marker.forget()
+            marker = None
     if marker is not None:
         marker.cover(offset, end)
     if grad.dtype != torch.float16 and grad.is_contiguous():
@@ -129,6 +133,11 @@ def _accumulate(
         add = partial(cpu_dense.accumulate, *given)
         share_out(add, low, high, boundary=lambda position: position)
         return
+    loans = marker.scratch
+    if grad.numel() == x.numel() and isinstance(loans, Loans) and loans.ready(marker):
+        crowded = loans.lend(given[0], given[2], given[3], marker)
+        _give_back(x, marker, crowded)
+        return
     marks = map(_array, (marker.bitmap, marker.starts, marker.firsts))
     thresholds = np.array(marker.thresholds, np.float32).view(np.int32)
     layout = (*marks, thresholds, marker.chunk)
@@ -143,6 +152,8 @@ def _accumulate(
 def select(
     x: Tensor, k: int, *, block: Block, marker: Marker | None, number: int
 ) -> Sparse:
+    if marker is not None:
+        _give_back(x, marker, [number])
     return _select(_place(x, block), k, marker, number)
 
 
@@ -150,6 +161,17 @@ def take(
     x: Tensor, k: int, *, marker: Marker, number: int, rounding: torch.dtype
 ) -> Sparse:
     place = _place(x, marker.blocks[number])
+    if marker.lending:
+        if marker.scratch is None:
+            marker.scratch = Loans()
+        loans: Loans = marker.scratch
+        taken = loans.rounding == rounding and _take_lent(
+            loans, place, k, marker, number
+        )
+        _give_back(x, marker, [number])
+        loans.ask(number, k, place.length, rounding)
+        if taken:
+            return taken
     indices, values = _select(place, k, marker, number)
     told = values if rounding == torch.float32 else to_bfloat16(values).float()
     # What was just read is cached, and need not be read again.
@@ -176,9 +198,37 @@ def _select(place: Place, k: int, marker: Marker | None, number: int) -> Sparse:
     return indices, values
 
 
+def _take_lent(
+    loans: Loans, place: Place, k: int, marker: Marker, number: int
+) -> Sparse | None:
+    """`take` from what was lent; None where nothing was, or not enough."""
+    if number not in loans.loans or not 0 < k <= place.length:
+        return None
+    dtype = torch.int32 if place.length < 2**31 else torch.int64
+    indices, values = torch.empty(k, dtype=dtype), torch.empty(k)
+    marker.spend(number)
+    threshold = _bits_of(marker.thresholds[number])
+    out = indices.numpy(), values.numpy()
+    slack = marker.slack[number]
+    hint = loans.take(number, place, threshold, slack, out)
+    marker.slack[number] = _next_slack(slack, missed=hint is None)
+    if hint is None:
+        return None
+    marker.hints[number] = _float_of(hint)
+    return indices, values
+
+
 def reclaim_(x: Tensor, marker: Marker) -> None:
-    del x
+    _give_back(x, marker)
     marker.forget()
+
+
+def _give_back(x: Tensor, marker: Marker, numbers: Sequence[int] | None = None) -> None:
+    """Put what was lent back into the vector: all, or that of some blocks."""
+    loans = marker.scratch
+    if isinstance(loans, Loans):
+        for number in list(loans.loans) if numbers is None else numbers:
+            loans.give_back(number, _place(x, marker.blocks[number]))
 
 
 def _marks(marker: Marker, number: int) -> Marks:
@@ -213,6 +263,10 @@ def merge_add(
     return indices[:nnz], values[:nnz]
 
 
+def merge_all(lists: Sequence[Sparse]) -> Sparse:
+    return added_up(lists, lambda left, right: merge_add(*left, *right))
+
+
 def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
     k = min(k, values.numel())
     if k <= 0 or k == values.numel():
@@ -245,6 +299,11 @@ def add_at_(
     marker: Marker | None,
     number: int,
 ) -> None:
+    loans = None if marker is None else marker.scratch
+    if isinstance(loans, Loans) and number in loans.loans:
+        listed = (_array(indices), _array(values))
+        _check(loans.add(number, _place(x, block), *listed), block)
+        return
     words = _NO_WORDS if marker is None else _marks(marker, number).words
     given = (_array(indices), _array(values), np.float32(1), words)
     _check(cpu_lists.add_at(*_place(x, block), *given), block)

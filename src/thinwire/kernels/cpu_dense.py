@@ -27,6 +27,8 @@ Bits = NDArray[np.int64]
 Gradient = NDArray[Any]
 
 MAGNITUDE = 0x7FFFFFFF
+# A threshold that no magnitude reaches, not that of a NaN either.
+_NEVER = np.int64(0x80000000)
 
 _LANES = 16
 # How many elements ahead to prefetch. Two places of the vector are worked on in turns:
@@ -134,6 +136,43 @@ def _magnitude(typing: Any, value: Any) -> Any:
         return builder.zext(bits, ir.IntType(64))
 
     return types.int64(types.float32), generate
+
+
+@intrinsic
+def _trailing_zeros(typing: Any, word: Any) -> Any:
+    del typing, word
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        del context, signature
+        return builder.cttz(args[0], ir.Constant(_I1, 0))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def _brain(typing: Any, value: Any) -> Any:
+    """A float32 rounded to bfloat16, ties to even; finite values remain finite."""
+    del typing, value
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        del context, signature
+
+        def number(bits: int) -> Any:
+            return ir.Constant(_I32, bits)
+
+        bits = builder.bitcast(args[0], _I32)
+        magnitude = builder.and_(bits, number(MAGNITUDE))
+        odd = builder.and_(builder.lshr(magnitude, number(16)), number(1))
+        up = builder.add(builder.add(magnitude, number(0x7FFF)), odd)
+        cut = builder.and_(up, number(0xFFFF0000))
+        over = builder.icmp_unsigned(">", cut, number(0x7F7F0000))
+        cut = builder.select(over, number(0x7F7F0000), cut)
+        finite = builder.icmp_unsigned("<", magnitude, number(0x7F800000))
+        rounded = builder.select(finite, cut, magnitude)
+        sign = builder.and_(bits, number(0x80000000))
+        return builder.bitcast(builder.or_(rounded, sign), ir.FloatType())
+
+    return types.float32(types.float32), generate
 
 
 def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
@@ -265,6 +304,205 @@ def accumulate_and_mark(
             q = _edge(words, v, j & 63, least_q, x, q, grad, q - offset, scale, end)
             v = firsts[b] + ((j + q - end_q) >> 6)
             end_q = q + (end - q) // 64 * 64
+
+
+@kernel
+def accumulate_and_lend(
+    starts: Bits,
+    thresholds: Bits,
+    chunk: int,
+    ends: Bits,
+    fills: Bits,
+    where: NDArray[Any],
+    held: Floats,
+    brain: int,
+    x: Floats,
+    grad: Gradient,
+    scale: Any,
+    low: int,
+    middle: int,
+    high: int,
+) -> None:
+    """The same, and candidates leave `x` for a list while they are at hand.
+
+    Of a candidate only that stays which rounding takes off, if it is sent; to bfloat16
+    if `brain`. Block b has two lists, 2b of what lies before `middle` and 2b + 1 of
+    what lies behind. A list goes on at its `fills`; when there is no room for a word
+    more before its `ends`, it takes no more, and its fill is told as -1 - fill.
+    """
+    p = end_p = low
+    q = end_q = middle
+    n = m = last_n = last_m = here = there = 0
+    i = j = 0
+    least_p = least_q = np.int64(0)
+    blocks = len(thresholds)
+    while p < middle and q < high:
+        if p == end_p:
+            b, i, end_p = _run(starts, blocks, chunk, p, middle)
+            here = 2 * b
+            n, last_n, least_p = _list(fills, ends, here, thresholds[b])
+        if q == end_q:
+            b, j, end_q = _run(starts, blocks, chunk, q, high)
+            there = 2 * b + 1
+            m, last_m, least_q = _list(fills, ends, there, thresholds[b])
+        for _ in range(min(end_p - p, end_q - q) >> 6):
+            word = _accumulate_64(x, p, grad, p, scale, least_p)
+            n = _lend(x, p, word, brain, where, held, n, i)
+            if n > last_n:
+                least_p = _NEVER
+            word = _accumulate_64(x, q, grad, q, scale, least_q)
+            m = _lend(x, q, word, brain, where, held, m, j)
+            if m > last_m:
+                least_q = _NEVER
+            p += 64
+            q += 64
+            i += 64
+            j += 64
+        fills[here] = _fill(n, least_p)
+        fills[there] = _fill(m, least_q)
+        if 0 < end_p - p < 64:
+            _finish(
+                x,
+                grad,
+                scale,
+                p,
+                end_p,
+                i,
+                brain,
+                thresholds[here >> 1],
+                where,
+                held,
+                ends,
+                fills,
+                here,
+            )
+            p = end_p
+        if 0 < end_q - q < 64:
+            _finish(
+                x,
+                grad,
+                scale,
+                q,
+                end_q,
+                j,
+                brain,
+                thresholds[there >> 1],
+                where,
+                held,
+                ends,
+                fills,
+                there,
+            )
+            q = end_q
+    while p < middle:
+        b, i, end_p = _run(starts, blocks, chunk, p, middle)
+        _finish(
+            x,
+            grad,
+            scale,
+            p,
+            end_p,
+            i,
+            brain,
+            thresholds[b],
+            where,
+            held,
+            ends,
+            fills,
+            2 * b,
+        )
+        p = end_p
+    while q < high:
+        b, j, end_q = _run(starts, blocks, chunk, q, high)
+        _finish(
+            x,
+            grad,
+            scale,
+            q,
+            end_q,
+            j,
+            brain,
+            thresholds[b],
+            where,
+            held,
+            ends,
+            fills,
+            2 * b + 1,
+        )
+        q = end_q
+
+
+@part
+def _list(fills: Bits, ends: Bits, number: int, threshold: int) -> Any:
+    """Where a list is to be continued, the last place for a word, and for whom."""
+    n = fills[number]
+    last = ends[number] - 64
+    if n < 0:
+        return -1 - n, last, _NEVER
+    return n, last, np.int64(threshold) if n <= last else _NEVER
+
+
+@part
+def _fill(n: int, least: int) -> int:
+    return -1 - n if least == _NEVER else n
+
+
+@part
+def _lend(
+    x: Floats,
+    p: int,
+    word: int,
+    brain: int,
+    where: NDArray[Any],
+    held: Floats,
+    n: int,
+    first: int,
+) -> int:
+    while word != 0:
+        bit: Any = _trailing_zeros(word)
+        value = x[np.uintp(p + bit)]
+        where[np.uintp(n)] = first + bit
+        held[np.uintp(n)] = value
+        x[np.uintp(p + bit)] = value - (_brain(value) if brain else value)
+        word &= word - 1
+        n += 1
+    return n
+
+
+@part
+def _finish(
+    x: Floats,
+    grad: Gradient,
+    scale: Any,
+    p: int,
+    end: int,
+    i: int,
+    brain: int,
+    threshold: int,
+    where: NDArray[Any],
+    held: Floats,
+    ends: Bits,
+    fills: Bits,
+    number: int,
+) -> None:
+    """To the end of a run, from one place alone."""
+    n, last, least = _list(fills, ends, number, threshold)
+    while p < end:
+        if end - p >= 64:
+            word = _accumulate_64(x, p, grad, p, scale, least)
+        else:
+            word = np.int64(0)
+            for bit in range(end - p):
+                value = x[p + bit] * scale + _widen(grad[p + bit])
+                x[p + bit] = value
+                grad[p + bit] = 0
+                word |= np.int64(_magnitude(value) >= least) << bit
+        n = _lend(x, p, word, brain, where, held, n, i)
+        if n > last:
+            least = _NEVER
+        p += 64
+        i += 64
+    fills[number] = _fill(n, least)
 
 
 @part

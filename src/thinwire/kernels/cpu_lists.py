@@ -167,6 +167,61 @@ def leave_at(
 
 
 @kernel
+def add_to_lent(
+    x: Floats,
+    start: int,
+    chunk: int,
+    stride: int,
+    length: int,
+    lent: Indices,
+    held: Floats,
+    before: Any,
+    indices: Indices,
+    values: Floats,
+    where: Indices,
+    sums: Floats,
+    changed: Any,
+) -> int:
+    """What a block has lent and what is added to it, as one list; answers its length.
+
+    Elements that were not lent are read, and are lent from now on. `changed` tells
+    which differ from what the list began with; `before` told (or is empty: none did).
+    Answers -1 where an index lies outside.
+    """
+    bits = _chunk_bits(chunk, stride)
+    same = len(before) == 0
+    i = 0
+    n = 0
+    for e in range(len(indices)):
+        j: Any = np.int64(indices[np.uintp(e)])
+        if j < 0 or j >= length:
+            return -1
+        while i < len(lent) and lent[np.uintp(i)] < j:
+            where[np.uintp(n)] = lent[np.uintp(i)]
+            sums[np.uintp(n)] = held[np.uintp(i)]
+            changed[np.uintp(n)] = 0 if same else before[np.uintp(i)]
+            i += 1
+            n += 1
+        if i < len(lent) and lent[np.uintp(i)] == j:
+            value = held[np.uintp(i)]
+            i += 1
+        else:
+            at = start + j + (j >> bits if bits >= 0 else j // chunk) * (stride - chunk)
+            value = x[np.uintp(at)]
+        where[np.uintp(n)] = j
+        sums[np.uintp(n)] = value + values[np.uintp(e)]
+        changed[np.uintp(n)] = 1
+        n += 1
+    while i < len(lent):
+        where[np.uintp(n)] = lent[np.uintp(i)]
+        sums[np.uintp(n)] = held[np.uintp(i)]
+        changed[np.uintp(n)] = 0 if same else before[np.uintp(i)]
+        i += 1
+        n += 1
+    return n
+
+
+@kernel
 def interleave(
     local: Indices,
     values: Floats,

@@ -52,7 +52,7 @@ def search(
 ) -> tuple[int, bool]:
     """Write the `k > 0` largest. Answers the next threshold, and if marks were few."""
     words, threshold, slack = marks
-    goal = min(place.length, k + int(slack * k + 4 * sqrt(k)))
+    goal = goal_of(k, slack, place.length)
     attempts = 0
     while True:
         if threshold < 0 or attempts > 0:
@@ -75,12 +75,38 @@ def search(
         if threshold <= _LEAST:
             cpu_select.choose_with_zeros(*place, words, k - count, indices, values)
             return _LEAST, False
+    found = Found(count, kth, reached)
+    missed = marks.threshold >= 0 and attempts > 1
+    return (
+        next_threshold(found, k, threshold=threshold, slack=slack, goal=goal),
+        missed,
+    )
+
+
+class Found(NamedTuple):
+    """How many reach a threshold; the k-th magnitude; about the goal-th, or 0."""
+
+    reaching: int
+    kth: int
+    reached: int
+
+
+def goal_of(k: int, slack: float, length: int) -> int:
+    """How many elements a threshold is meant to be reached by."""
+    return min(length, k + int(slack * k + 4 * sqrt(k)))
+
+
+def next_threshold(
+    found: Found, k: int, *, threshold: int, slack: float, goal: int
+) -> int:
+    """The threshold for the next time, from what this one has found."""
+    reaching, kth, reached = found
     if not reached:
         # Elements lie about as densely below the threshold as above it.
-        per_element = (kth - threshold) / max(count - k, 1)
+        per_element = (kth - threshold) / max(reaching - k, 1)
         reached = int(kth - per_element * (goal - k))
     lowest = kth - int(_HALF_OCTAVE * slack / SLACK)
-    return max(min(reached, kth), lowest, _LEAST), marks.threshold >= 0 and attempts > 1
+    return max(min(reached, kth), lowest, _LEAST)
 
 
 def _room(size: int, dtype: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:

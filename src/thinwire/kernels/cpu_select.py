@@ -93,6 +93,51 @@ def _magnitude(typing: Any, value: Any) -> Any:
     return types.int64(types.float32), generate
 
 
+@intrinsic
+def _brain(typing: Any, value: Any) -> Any:
+    """A float32 rounded to bfloat16, ties to even; finite values remain finite."""
+    del typing, value
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        del context, signature
+        word = ir.IntType(32)
+
+        def number(bits: int) -> Any:
+            return ir.Constant(word, bits)
+
+        bits = builder.bitcast(args[0], word)
+        magnitude = builder.and_(bits, number(MAGNITUDE))
+        odd = builder.and_(builder.lshr(magnitude, number(16)), number(1))
+        up = builder.add(builder.add(magnitude, number(0x7FFF)), odd)
+        cut = builder.and_(up, number(0xFFFF0000))
+        over = builder.icmp_unsigned(">", cut, number(0x7F7F0000))
+        cut = builder.select(over, number(0x7F7F0000), cut)
+        finite = builder.icmp_unsigned("<", magnitude, number(0x7F800000))
+        rounded = builder.select(finite, cut, magnitude)
+        sign = builder.and_(bits, number(0x80000000))
+        return builder.bitcast(builder.or_(rounded, sign), ir.FloatType())
+
+    return types.float32(types.float32), generate
+
+
+@intrinsic
+def _pick(typing: Any, first: Any, one: Any, other: Any) -> Any:
+    """`one` if `first` is 1, `other` if it is 0, and no branch to guess."""
+    del typing, first, one, other
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        del context, signature
+        word = ir.IntType(32)
+        mask = builder.neg(builder.trunc(args[0], word))
+        one, other = (builder.bitcast(value, word) for value in args[1:])
+        kept = builder.and_(one, mask)
+        rest = builder.and_(other, builder.not_(mask))
+        return builder.bitcast(builder.or_(kept, rest), ir.FloatType())
+
+    kind = types.float32
+    return kind(types.int64, kind, kind), generate
+
+
 def room_for_counts() -> Counts:
     """What a kernel counts in: allocating it there would take longer to compile."""
     return np.empty(_BINS, np.int32)
@@ -290,6 +335,145 @@ def choose(
     kth, ties = _refine(found, n, k, threshold, np.int64(_FINE), counts)
     _compact(where, found, kth, ties, indices, values)
     return marked, n, kth, reached
+
+
+@part
+def _sort_out(
+    where: Indices,
+    held: Floats,
+    kth: int,
+    ties: int,
+    indices: Indices,
+    values: Floats,
+    others: Indices,
+    rest: Floats,
+) -> int:
+    """Those above `kth` and the first `ties` equal to it; how many others there are.
+
+    As in `_list`, nothing is guessed: everything is written to both, and overwritten.
+    """
+    taken: Any = 0
+    back: Any = 0
+    i = 0
+    while taken < len(indices):
+        j = where[np.uintp(i)]
+        value = held[np.uintp(i)]
+        m = _magnitude(value)
+        tie: Any = np.int64(m == kth)
+        kept: Any = np.int64(m > kth) | tie & np.int64(ties > 0)
+        ties -= tie
+        indices[np.uintp(taken)] = j
+        values[np.uintp(taken)] = value
+        others[np.uintp(back)] = j
+        rest[np.uintp(back)] = value
+        taken += kept
+        back += 1 - kept
+        i += 1
+    while i < len(held):
+        others[np.uintp(back)] = where[np.uintp(i)]
+        rest[np.uintp(back)] = held[np.uintp(i)]
+        back += 1
+        i += 1
+    return int(back)
+
+
+@part
+def _sort_out_changed(
+    where: Indices,
+    held: Floats,
+    changed: Any,
+    brain: int,
+    kth: int,
+    ties: int,
+    indices: Indices,
+    values: Floats,
+    others: Indices,
+    rest: Floats,
+) -> int:
+    """The same, where what is left of some that are chosen is to be written, too."""
+    taken: Any = 0
+    back: Any = 0
+    i = 0
+    while taken < len(indices):
+        j = where[np.uintp(i)]
+        value = held[np.uintp(i)]
+        m = _magnitude(value)
+        tie: Any = np.int64(m == kth)
+        kept: Any = np.int64(m > kth) | tie & np.int64(ties > 0)
+        ties -= tie
+        indices[np.uintp(taken)] = j
+        values[np.uintp(taken)] = value
+        others[np.uintp(back)] = j
+        left = value - (_brain(value) if brain else value)
+        rest[np.uintp(back)] = _pick(kept, left, value)
+        taken += kept
+        back += (1 - kept) | changed[np.uintp(i)]
+        i += 1
+    while i < len(held):
+        others[np.uintp(back)] = where[np.uintp(i)]
+        rest[np.uintp(back)] = held[np.uintp(i)]
+        back += 1
+        i += 1
+    return int(back)
+
+
+@kernel
+def choose_lent(
+    x: Floats,
+    start: int,
+    chunk: int,
+    stride: int,
+    where: Indices,
+    held: Floats,
+    changed: Any,
+    brain: int,
+    threshold: int,
+    goal: int,
+    counts: Counts,
+    others: Indices,
+    rest: Floats,
+    indices: Indices,
+    values: Floats,
+) -> tuple[int, int, int]:
+    """Write the largest of the elements that a block has lent; the others go back.
+
+    Answers as `choose` does, but for how many are marked. If too few reach the
+    threshold, nothing goes back. Of what is chosen, that which rounding takes off is
+    in `x` already, unless the element was `changed` (or that is empty: none was).
+    `counts`, and `others` and `rest`, each as long as `where`, are room.
+    """
+    _clear(counts)
+    n = 0
+    for i in range(len(held)):
+        above = _magnitude(held[i]) - threshold
+        if above >= 0:
+            n += 1
+            counts[np.uintp(min(above >> _FINE, _BINS - 1))] += 1
+    k = len(indices)
+    if n < k:
+        return n, 0, 0
+    reached = 0
+    if n >= goal:
+        b, _ = _find(counts, goal)
+        reached = threshold + (b << _FINE)
+    kth, ties = _refine(held, len(held), k, threshold, np.int64(_FINE), counts)
+    if len(changed) == 0:
+        back = _sort_out(where, held, kth, ties, indices, values, others, rest)
+    else:
+        back = _sort_out_changed(
+            where, held, changed, brain, kth, ties, indices, values, others, rest
+        )
+    jump = stride - chunk
+    bits = _trailing_zeros(chunk) if chunk & (chunk - 1) == 0 else -1
+    bits = bits if jump else 62  # without gaps it does not matter which chunk it is
+    for i in range(back):
+        j: Any = np.int64(others[np.uintp(min(i + SPARE, back - 1))])
+        ahead = start + j + (j >> bits if bits >= 0 else j // chunk) * jump
+        _prefetch(x, ahead)
+        j = np.int64(others[np.uintp(i)])
+        at = start + j + (j >> bits if bits >= 0 else j // chunk) * jump
+        x[np.uintp(at)] = rest[np.uintp(i)]
+    return n, kth, reached
 
 
 @kernel

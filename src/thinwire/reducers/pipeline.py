@@ -13,7 +13,7 @@ from torch import Tensor
 from thinwire import kernels
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
-from thinwire.collectives import Collective, Total
+from thinwire.collectives import Collective, Room, Total
 from thinwire.collectives import State as CollectiveState
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError, WireError
@@ -128,10 +128,7 @@ class Pipeline:
         with _hidden(state.memory, asleep, scale):
             marker = self.collective.marker(state.collective)
             x = self.feedback.accumulate(grad, state.memory, marker, scale=scale)
-            state.undo = dict(state.collective.saved)
-            total = self.collective.all_reduce_(
-                x, channel, state.collective, lambda: _room(grad, state)
-            )
+            total = self._deliver(x, channel, state, lambda: _room(grad, state))
         if state.doubts is not None:
             state.doubts.note()
         whole = self.collective.direct(state.collective, state.step)
@@ -206,6 +203,14 @@ class Pipeline:
         if self.on_nonfinite == "unchecked":
             return total
         return total + guard.cost(1, len(self._claims(1.0)), ranks)
+
+    def _deliver(self, x: Tensor, channel: Channel, state: State, out: Room) -> Total:
+        state.undo = dict(state.collective.saved)
+        try:
+            return self.collective.all_reduce_(x, channel, state.collective, out)
+        except Exception:
+            state.collective.reclaim(x)  # what was not sent is not to be lost
+            raise
 
     def _start(
         self, group: Group, state: State, *, scale: float = 1.0, segments: int = 1

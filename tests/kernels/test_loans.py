@@ -1,0 +1,233 @@
+"""Lending on a processor: what leaves the vector early is what would leave it later."""
+
+import pytest
+import torch
+from kernel_inputs import same_bits, some_indices
+
+from thinwire import kernels
+from thinwire.kernels import Block, Marker, contiguous_blocks, cpu, interleaved_blocks
+from thinwire.kernels.cpu_loans import Loans
+
+SIZE = 20_011
+WAYS = {
+    "whole": (Block.whole(SIZE),),
+    "dealt": interleaved_blocks(SIZE, 3, 64),
+    "dealt oddly": interleaved_blocks(SIZE, 3, 100),
+    "in a row": contiguous_blocks(SIZE, 3),
+}
+
+
+class Twin:
+    """One vector that is lent from, and one that is worked on by the reference."""
+
+    def __init__(self, blocks, rounding=torch.bfloat16):
+        self.marker = Marker(blocks, lending=True)
+        self.rounding = rounding
+        self.x, self.y = torch.zeros(SIZE), torch.zeros(SIZE)
+        self.draws = torch.Generator().manual_seed(0)
+        self.counts = [block.length // 100 for block in blocks]
+
+    def accumulate(self, grad=None):
+        if grad is None:
+            grad = torch.randn(SIZE, generator=self.draws)
+        self.y += grad.float()
+        kernels.accumulate_(self.x, grad, marker=self.marker)
+        assert not grad.any()
+
+    def take(self, numbers=None):
+        numbers = range(len(self.counts)) if numbers is None else numbers
+        counts = [self.counts[b] for b in numbers]
+        given = {"marker": self.marker, "numbers": numbers, "rounding": self.rounding}
+        lists = kernels.take_each(self.x, counts, **given)
+        plain = Marker(self.marker.blocks)
+        with kernels.by_reference():
+            wanted = kernels.take_each(self.y, counts, **{**given, "marker": plain})
+        for found, right in zip(lists, wanted, strict=True):
+            assert same_bits(found[0], right[0])
+            assert same_bits(found[1], right[1])
+
+    def add(self, number, scale=1.0):
+        length = self.marker.blocks[number].length
+        indices = some_indices(length, length // 50)
+        values = scale * torch.randn(len(indices), generator=self.draws)
+        kernels.add_at_(self.x, indices, values, marker=self.marker, number=number)
+        block = self.marker.blocks[number]
+        kernels.add_at_(self.y, indices, values, block=block)
+
+    def lent(self):
+        return sorted(self.marker.scratch.loans)
+
+    def warm(self):
+        self.accumulate()
+        self.take()
+        assert isinstance(self.marker.scratch, Loans)
+        return self
+
+    def check(self):
+        assert not self.lent()
+        assert same_bits(self.x, self.y)
+
+
+@pytest.fixture(params=list(WAYS))
+def blocks(request):
+    return WAYS[request.param]
+
+
+@pytest.mark.parametrize("rounding", [torch.float32, torch.bfloat16], ids=str)
+def test_steps_with_additions_are_the_references(blocks, rounding):
+    twin = Twin(blocks, rounding).warm()
+    for _ in range(4):
+        twin.accumulate()
+        assert twin.lent() == list(range(len(blocks)))
+        assert not same_bits(twin.x, twin.y)
+        for number in range(1, len(blocks)):
+            for _ in range(number):  # of the last block what was added twice
+                twin.add(number)
+        twin.take()
+        twin.check()
+
+
+def test_gradients_in_bfloat16(blocks):
+    twin = Twin(blocks).warm()
+    twin.accumulate(torch.randn(SIZE, generator=twin.draws).bfloat16())
+    assert twin.lent()
+    twin.take()
+    twin.check()
+
+
+def test_threads_lend_alike(monkeypatch, blocks):
+    monkeypatch.setattr("thinwire.kernels.cpu_threads.SHARE", 5000)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    twin = Twin(blocks).warm()
+    for _ in range(3):
+        twin.accumulate()
+        assert len(twin.marker.scratch.rooms) == 3
+        twin.add(0)
+        twin.take()
+        twin.check()
+
+
+def test_more_candidates_than_room(monkeypatch, blocks):
+    """A gradient a thousand times as large: they all come back, and all is well."""
+    monkeypatch.setattr("thinwire.kernels.cpu_loans._MORE", 0)
+    twin = Twin(blocks).warm()
+    twin.accumulate(1000 * torch.randn(SIZE, generator=twin.draws))
+    assert not twin.lent()
+    twin.take()
+    twin.check()
+
+
+def test_too_few_candidates(blocks):
+    """The residual has shrunk: nobody reaches the hint."""
+    twin = Twin(blocks).warm()
+    shrunk = -twin.y * (1 - 2**-10)
+    twin.accumulate(shrunk)
+    assert twin.lent()
+    twin.take()
+    twin.check()
+
+
+def test_additions_may_sink_candidates_below_the_hint(blocks):
+    twin = Twin(blocks).warm()
+    twin.accumulate()
+    for number in twin.lent():
+        loan = twin.marker.scratch.loans[number]
+        where, held = torch.tensor(loan.where), torch.tensor(loan.held)
+        block = blocks[number]
+        kernels.add_at_(twin.x, where, -held, marker=twin.marker, number=number)
+        kernels.add_at_(twin.y, where, -held, block=block)
+    twin.take()
+    twin.check()
+
+
+def test_some_blocks_are_taken_and_the_others_reclaimed(blocks):
+    twin = Twin(blocks).warm()
+    twin.accumulate()
+    twin.add(0)
+    twin.take(range(1, len(blocks)))
+    assert twin.lent() == [0]
+    kernels.reclaim_(twin.x, twin.marker)
+    twin.check()
+
+
+def test_a_second_gradient_before_anything_is_taken(blocks):
+    twin = Twin(blocks).warm()
+    twin.accumulate()
+    twin.accumulate()
+    twin.take()
+    twin.check()
+
+
+def test_a_gradient_in_pieces_is_marked_instead(blocks):
+    twin = Twin(blocks).warm()
+    twin.accumulate()
+    grad = torch.randn(SIZE, generator=twin.draws)
+    twin.y += grad
+    for offset, piece in ((0, grad[:7000]), (7000, grad[7000:])):
+        kernels.accumulate_(twin.x, piece, offset=offset, marker=twin.marker)
+        assert not twin.lent()
+    twin.take()
+    twin.check()
+
+
+def test_another_rounding_than_the_last(blocks):
+    twin = Twin(blocks).warm()
+    twin.accumulate()
+    twin.rounding = torch.float32
+    twin.take()
+    twin.check()
+    twin.accumulate()
+    assert twin.lent()
+    twin.take()
+    twin.check()
+
+
+def test_selecting_without_taking(blocks):
+    twin = Twin(blocks).warm()
+    twin.accumulate()
+    found = kernels.select_each(twin.x, twin.counts, marker=twin.marker)
+    with kernels.by_reference():
+        wanted = kernels.select_each(twin.y, twin.counts, marker=Marker(blocks))
+    for one, other in zip(found, wanted, strict=True):
+        assert same_bits(one[1], other[1])
+    twin.check()
+
+
+def test_dense_lists_are_not_lent():
+    twin = Twin(WAYS["whole"])
+    twin.counts = [SIZE // 10]
+    twin.warm()
+    twin.accumulate()
+    assert not twin.lent()
+    twin.take()
+    twin.check()
+
+
+def test_what_is_not_finite_stays_so():
+    twin = Twin(WAYS["whole"]).warm()
+    grad = torch.randn(SIZE, generator=twin.draws)
+    grad[5], grad[9000], grad[15_000] = float("inf"), float("nan"), 3.4e38
+    twin.y += grad
+    kernels.accumulate_(twin.x, grad, marker=twin.marker)
+    assert twin.lent()
+    (found,) = kernels.take_each(
+        twin.x, twin.counts, marker=twin.marker, rounding=torch.bfloat16
+    )
+    assert {5, 9000, 15_000} <= set(found[0].tolist())
+    assert twin.x[[5, 9000]].isnan().all()
+    assert twin.x[15_000] == twin.y[15_000] - torch.finfo(torch.bfloat16).max
+
+
+def test_an_index_outside_a_lent_block():
+    twin = Twin(WAYS["dealt"]).warm()
+    twin.accumulate()
+    outside = torch.tensor([2, SIZE], dtype=torch.int32)
+    with pytest.raises(IndexError, match="outside"):
+        cpu.add_at_(
+            twin.x,
+            outside,
+            torch.ones(2),
+            block=twin.marker.blocks[1],
+            marker=twin.marker,
+            number=1,
+        )
