@@ -14,9 +14,10 @@ from threading import RLock
 from time import monotonic, sleep
 from typing import Any
 
-from numba import njit
+import numba
 from numba.core.caching import FunctionCache
-from numba.core.runtime import rtsys
+from numba.core.cpu import CPUTargetOptions
+from numba.core.runtime.nrt import rtsys
 
 # Seconds to wait for others before compiling beside them.
 PATIENCE = 60.0
@@ -24,14 +25,22 @@ PATIENCE = 60.0
 COURTESY = 0.05
 
 _LOCK = "thinwire.lock"
-# Nobody calls a kernel from C.
-_OPTIONS: Any = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+# Nobody calls a kernel from C, and what makes no array need not count references.
+# Numba does not promise to know these options for ever: without them it is slower.
+_SPARING = {"no_cfunc_wrapper": True, "_nrt": False}
+
+
+def allocating(function: Callable[..., Any]) -> Any:
+    """Mark a kernel or a part that makes arrays, or calls a part that does."""
+    function.__dict__["allocates"] = True
+    return function
 
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function without the GIL, on its first call, and keep it on disk."""
-    dispatcher: Any = njit(**_OPTIONS)(function)
-    dispatcher._cache = _Shelf(function)  # noqa: SLF001
+    dispatcher = _dispatcher(function)
+    shelf: Any = _Shelf
+    dispatcher._cache = shelf(function)  # noqa: SLF001
     compile_alone = dispatcher.compile
 
     def compile_once(signature: Any) -> Any:
@@ -44,10 +53,19 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 def part(function: Callable[..., Any]) -> Any:
     """Compile a function that only kernels call: into them, and not for itself."""
-    return njit(no_cpython_wrapper=True, **_OPTIONS)(function)
+    return _dispatcher(function, no_cpython_wrapper=True)
 
 
-class _Shelf(FunctionCache):  # type: ignore[misc]
+def _dispatcher(function: Callable[..., Any], **more: bool) -> Any:
+    wanted = {**_SPARING, **more}
+    if "allocates" in function.__dict__:
+        del wanted["_nrt"]
+    known = {o: v for o, v in wanted.items() if hasattr(CPUTargetOptions, o)}
+    njit: Any = numba.njit
+    return njit(nogil=True, error_model="numpy", **known)(function)
+
+
+class _Shelf(FunctionCache):
     """Numba's cache, to which a process that finds nothing returns with a lock.
 
     Numba gets ready for compiling before it looks. Of that, code that is compiled
@@ -64,7 +82,8 @@ class _Shelf(FunctionCache):  # type: ignore[misc]
 
     def _look(self, signature: Any, context: Any) -> Any:
         with self._guard_against_spurious_io_errors():
-            return self._load_overload(signature, context)
+            load: Any = self._load_overload
+            return load(signature, context)
 
 
 class _Turn:
