@@ -30,9 +30,9 @@ _LOCK = "thinwire.lock"
 _SPARING = {"no_cfunc_wrapper": True, "_nrt": False}
 
 
-def allocating(function: Callable[..., Any]) -> Any:
-    """Mark a kernel or a part that makes arrays, or calls a part that does."""
-    function.__dict__["allocates"] = True
+def refcounted(function: Callable[..., Any]) -> Any:
+    """Let a kernel or a part count references: it makes arrays, or calls who does."""
+    function.__dict__["refcounted"] = True
     return function
 
 
@@ -58,7 +58,7 @@ def part(function: Callable[..., Any]) -> Any:
 
 def _dispatcher(function: Callable[..., Any], **more: bool) -> Any:
     wanted = {**_SPARING, **more}
-    if "allocates" in function.__dict__:
+    if "refcounted" in function.__dict__:
         del wanted["_nrt"]
     known = {o: v for o, v in wanted.items() if hasattr(CPUTargetOptions, o)}
     njit: Any = numba.njit

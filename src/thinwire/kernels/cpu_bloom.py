@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.compiled import allocating, kernel, part
+from thinwire.kernels.compiled import kernel, part, refcounted
 from thinwire.kernels.reference_bloom import checked_filter
 from thinwire.kernels.sections import index_dtype
 
@@ -99,7 +99,7 @@ def _place(premixed: Any, seed: Any, bits: Any, inverse: Any) -> Any:
 
 
 @kernel
-@allocating
+@refcounted
 def _insert(indices: Indices, bits: int, hashes: int, octets: Octets) -> None:
     inverse = (1 << 32) // bits
     premixed = np.empty(_BATCH, np.uint32)
@@ -117,7 +117,7 @@ def _insert(indices: Indices, bits: int, hashes: int, octets: Octets) -> None:
 
 
 @kernel
-@allocating
+@refcounted
 def _positives(
     octets: Octets, bits: int, hashes: int, size: int, found: Indices
 ) -> int:
@@ -191,7 +191,7 @@ def _take_lots(
 
 
 @kernel
-@allocating
+@refcounted
 def _resolve(
     positives: Indices,
     bits: int,
@@ -251,7 +251,7 @@ def _hash_rows(positives: Indices, first: int, bits: int, places: Any) -> int:
 
 
 @part
-@allocating
+@refcounted
 def _conflict_sets(
     positives: Indices,
     bits: int,

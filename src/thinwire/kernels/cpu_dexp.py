@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.compiled import allocating, kernel, part
+from thinwire.kernels.compiled import kernel, part, refcounted
 from thinwire.kernels.reference_dexp import decoded, encoded
 
 Floats = NDArray[np.float32]
@@ -57,7 +57,7 @@ def _evaluate(fitted: Doubles, y: Floats) -> None:
 
 
 @kernel
-@allocating
+@refcounted
 def _fit(y: Floats, fitted: Doubles) -> None:
     if len(y) < _FEWEST:
         return
@@ -84,7 +84,7 @@ def _fit(y: Floats, fitted: Doubles) -> None:
 
 
 @part
-@allocating
+@refcounted
 def _ratios(y: Floats) -> tuple[float, float]:
     """What neighbours grow by; 0 where they are no exponentials."""
     last = len(y) - 1

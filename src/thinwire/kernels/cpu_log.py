@@ -16,7 +16,7 @@ from numba import extending, types
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.compiled import allocating, kernel, part
+from thinwire.kernels.compiled import kernel, part, refcounted
 from thinwire.kernels.cpu_bits import all_zero_from, as_section, as_words
 from thinwire.kernels.reference_log import check_levels, nbytes_log
 from thinwire.kernels.sections import check_length, check_spare
@@ -76,7 +76,7 @@ def _bits_of(typing: Any, value: Any) -> Any:
 
 
 @kernel
-@allocating
+@refcounted
 def _encode(values: Bits, bits: int, levels: Floats, words: Words) -> None:
     levels[:] = 0
     low, high, others = _range(values)
@@ -132,7 +132,7 @@ def _cells(
 
 
 @part
-@allocating
+@refcounted
 def _before(
     values: Bits,
     cells: NDArray[np.uint16],
@@ -281,7 +281,7 @@ def _code(
 
 
 @kernel
-@allocating
+@refcounted
 def _decode(levels: Floats, words: Words, bits: int, values: Floats) -> bool:
     """Answers whether the levels can be right; `words` must hold all codes."""
     count = len(levels)

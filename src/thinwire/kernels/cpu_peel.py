@@ -22,7 +22,7 @@ from numba import extending, types
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.compiled import allocating, kernel, part
+from thinwire.kernels.compiled import kernel, part, refcounted
 from thinwire.kernels.cpu_bits import all_zero_from, as_words
 from thinwire.kernels.sections import check_length, check_spare, index_dtype
 
@@ -160,7 +160,7 @@ def _insert(
 
 
 @kernel
-@allocating
+@refcounted
 def _peel(
     cells: Cells,
     ids: Indices,
@@ -215,7 +215,7 @@ def _peel(
 
 
 @kernel
-@allocating
+@refcounted
 def _estimate(
     cells: Cells,
     ids: Indices,

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.compiled import allocating, kernel, part
+from thinwire.kernels.compiled import kernel, part, refcounted
 from thinwire.kernels.reference_poly import (
     VALUES_PER_PIECE,
     assembled,
@@ -101,7 +101,7 @@ def _strays_most(values: Floats, start: int, end: int, least: int) -> tuple[floa
 
 
 @kernel
-@allocating
+@refcounted
 def _cut(values: Floats, most: int, least: int, ends: Lengths) -> int:
     """Where pieces end; answers how many there are."""
     count: int = _runs(values, ends)
@@ -131,7 +131,7 @@ def _cut(values: Floats, most: int, least: int, ends: Lengths) -> int:
 
 
 @kernel
-@allocating
+@refcounted
 def _describe(
     values: Floats, ends: Lengths, degree: int, counts: Counts, data: Floats
 ) -> int:
@@ -168,7 +168,7 @@ def _crosses(values: Floats, first: Any) -> bool:
 
 
 @part
-@allocating
+@refcounted
 def _fit(values: Floats, coefficients: Floats) -> None:
     """Least squares, as `reference_poly` explains."""
     terms = len(coefficients)
@@ -211,7 +211,7 @@ def _fit(values: Floats, coefficients: Floats) -> None:
 
 
 @part
-@allocating
+@refcounted
 def _curve(coefficients: Floats, values: Floats) -> bool:
     """Horner's rule; answers whether all values are finite."""
     last = len(values) - 1
@@ -235,7 +235,7 @@ def _curve(coefficients: Floats, values: Floats) -> bool:
 
 
 @kernel
-@allocating
+@refcounted
 def _evaluate(lengths: Lengths, counts: Counts, data: Floats, values: Floats) -> bool:
     """Every piece; answers whether all values are finite."""
     finite = True

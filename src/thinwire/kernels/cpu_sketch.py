@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.compiled import allocating, kernel, part
+from thinwire.kernels.compiled import kernel, part, refcounted
 from thinwire.kernels.cpu_threads import share_out
 from thinwire.kernels.hashes import Hashes, half_bits, turn_keys
 
@@ -93,7 +93,7 @@ def _sign(word: Any) -> Any:
 
 
 @kernel
-@allocating
+@refcounted
 def _encode_rows(
     x: Floats, table: Floats, keys: Words, block: int, low: int, high: int
 ) -> None:
@@ -153,7 +153,7 @@ def _add_run(cells: Floats, values: Floats, sign: Any) -> None:
 
 
 @kernel
-@allocating
+@refcounted
 def _estimate(
     out: Floats,
     table: Floats,
