@@ -5,11 +5,13 @@
 
 The first runs what is missing in benchmarks/convergence.jsonl, in the order of the
 matrix, several runs at once on one device, until the time is up. A run that is not
-finished goes on from its checkpoint the next time. DATA holds a folder per data set:
-cifar10, wikitext-2, ratings. The second writes the page.
+finished goes on from its checkpoint in `--work` the next time. DATA holds a folder per
+data set: cifar10, wikitext-2, ratings. The second writes the page.
 
 `--probe 30` times 30 steps of every chosen run instead, all at once; nothing is kept.
-`--merge FILE` takes over results that were measured elsewhere (`--out`).
+`--out FOLDER` is for another machine: results and checkpoints, in parts if they are
+large, are left there. `--resume-from FOLDER` goes on from such checkpoints, and
+`--merge FILE` takes over results.
 """
 
 import argparse
@@ -27,6 +29,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "src"))
 
+from convergence_parts import hand_over, take_over
 from thinwire.train.reduction import Reduction
 from thinwire.train.run import append, read
 from thinwire.train.spec import Spec
@@ -40,9 +43,11 @@ FOLDERS = {
 }
 WORKERS = {RESNET: 8, LSTM: 8, NCF: 4}
 
-# What a device machine sends back: so many files, of at most so many bytes.
-_MOST_CHECKPOINTS = 5
-_LARGEST_CHECKPOINT = 15 * 2**20
+# Densities of the first epochs, for runs at 1 % and at 0.1 %. The LSTM has few epochs.
+FALLING = {
+    RESNET: {0.01: [0.25, 0.1, 0.04, 0.02], 0.001: [0.25, 0.0625, 0.016, 0.004]},
+    LSTM: {0.01: [0.25, 0.05], 0.001: [0.25, 0.016]},
+}
 _START_SECONDS = 45  # too little time is left to start another run
 
 
@@ -73,7 +78,9 @@ Maker = Callable[..., Run]
 
 
 def _runs(task: str, recipe: dict) -> Iterator[Run]:
-    def make(stage: int, label: str, seed: int = 0, **reduction) -> Run:
+    def make(
+        stage: int, label: str, seed: int = 0, *, recipe=recipe, **reduction
+    ) -> Run:
         spec = Spec(
             task=task,
             reduction=Reduction(**reduction),
@@ -83,21 +90,36 @@ def _runs(task: str, recipe: dict) -> Iterator[Run]:
         )
         return Run(stage, label, spec)
 
+    def falling(stage: int, label: str, density: float, **reduction) -> Run:
+        """SparDL with more in the first epochs."""
+        return make(
+            stage,
+            f"{label}, densities falling from 25 %",
+            recipe={**recipe, "densities": FALLING[task][density]},
+            method="spardl",
+            density=density,
+            **reduction,
+        )
+
     if task == NCF:
         yield from _recommendation(make)
-    elif task == RESNET:
+        return
+    if task == RESNET:
         # How momentum meets what waits in a residual.
-        yield from _selections(
-            make, {"": {}, ", momentum before selection": {"feedback": "momentum"}}
-        )
+        note, more = ", momentum before selection", {"feedback": "momentum"}
+        yield from _selections(task, make, {"": {}, note: more})
     else:
-        # There is no momentum; how clipping meets what waits in a residual.
-        yield from _selections(
-            make, {"": {}, ", clipped by each worker": {"clip_locally": True}}
-        )
+        # There is no momentum; how clipping meets what waits in a residual. What is
+        # delivered is the sum of many steps, which a bound for one gradient would cut
+        # without keeping the rest: so workers clip. The other way is looked at once.
+        note, more = ", clipped by each worker", {"clip_locally": True}
+        yield from _selections(task, make, {note: more})
+        yield make(1, "spardl 1 %", method="spardl")
+    yield falling(2, f"spardl 1 %{note}", 0.01, **more)
+    yield falling(3, f"spardl 0.1 %{note}", 0.001, **more)
 
 
-def _selections(make: Maker, kept: dict[str, dict]) -> Iterator[Run]:
+def _selections(task: str, make: Maker, kept: dict[str, dict]) -> Iterator[Run]:
     for seed in (0, 1):
         yield make(1, "dense", seed)
         for method in ("topk", "spardl", "gtopk"):
@@ -105,13 +127,19 @@ def _selections(make: Maker, kept: dict[str, dict]) -> Iterator[Run]:
                 yield make(1, f"{method} 1 %{note}", seed, method=method, **more)
     note, more = list(kept.items())[-1]
     for label, changes in _others().items():
-        yield make(2, f"{label}{note}", **changes, **more)
+        # Eight ranks of Bloom filters over a language model: half a second a step and
+        # more, on a processor.
+        rest = task == LSTM and "bloom" in label
+        yield make(4 if rest else 2, f"{label}{note}", **changes, **more)
     for rank in (2, 4):
         options = {"rank": rank}
         yield make(2, f"PowerSGD rank {rank}", method="powersgd", options=options)
     for method in ("topk", "spardl", "gtopk", "gs-sgd"):
-        for note, more in kept.items():
-            yield make(3, f"{method} 0.1 %{note}", method=method, density=0.001, **more)
+        for each, how in kept.items():
+            # What was better at 1 % first.
+            stage = 3 if each == note else 4
+            label = f"{method} 0.1 %{each}"
+            yield make(stage, label, method=method, density=0.001, **how)
 
 
 def _others() -> dict[str, dict]:
@@ -138,9 +166,16 @@ def _others() -> dict[str, dict]:
 
 def _recommendation(make: Maker) -> Iterator[Run]:
     """Sparse embeddings, which are delivered whole; the rest of the model is small."""
+    spardl = {"method": "spardl", "sparse": "s2"}
+    # The rest is below the bound: so SparDL leaves it to the dense all-reduce.
+    small = {"options": {"min_size": 4096}}
     for seed in (0, 1):
         yield make(1, "dense, rows gathered", seed)
-        yield make(1, "spardl 1 %, rows by S2", seed, method="spardl", sparse="s2")
+        yield make(1, "spardl 1 %, rows by S2", seed, **spardl)
+    for seed in (0, 1):
+        label = "spardl 1 %, rows by S2, less than 4,096 elements dense"
+        yield make(2, label, seed, **spardl, **small)
+    yield make(2, "spardl 10 %, rows by S2", density=0.1, **spardl)
     yield make(2, "dense, rows by S2", sparse="s2")
     yield make(2, "dense, rows by union", sparse="union")
     yield make(2, "topk 1 %, rows gathered", method="topk")
@@ -167,7 +202,7 @@ def work(arguments: argparse.Namespace) -> None:
     deadline = time.monotonic() + 60 * arguments.minutes
     waiting = chosen(arguments)
     results = (arguments.out or HERE) / RESULTS.name
-    arguments.work.mkdir(parents=True, exist_ok=True)
+    _ready(arguments)
     environment = _environment(arguments)
     running: dict[str, subprocess.Popen] = {}
     print(f"{len(waiting)} runs to do, {arguments.at_once} at once", flush=True)
@@ -189,6 +224,14 @@ def work(arguments: argparse.Namespace) -> None:
         print(f"killed: {_last_line(arguments.work / name)}", flush=True)
     if arguments.out:
         _hand_over(arguments.work, arguments.out)
+
+
+def _ready(arguments: argparse.Namespace) -> None:
+    """The folder of work, with the checkpoints to go on from."""
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    if arguments.resume_from:
+        for path in take_over(arguments.resume_from, arguments.work):
+            print(f"goes on: {path.name}", flush=True)
 
 
 def _start(
@@ -263,15 +306,10 @@ def _with_mps(env: dict[str, str], arguments: argparse.Namespace) -> dict[str, s
 
 
 def _hand_over(work: Path, out: Path) -> None:
-    """Copy what fits: the smallest checkpoints, and what all runs have said."""
+    """Copy the checkpoints that fit, and what all runs have said."""
     out.mkdir(parents=True, exist_ok=True)
-    checkpoints = sorted(work.glob("*.pt"), key=lambda path: path.stat().st_size)
-    small = [c for c in checkpoints if c.stat().st_size <= _LARGEST_CHECKPOINT]
-    for path in small[:_MOST_CHECKPOINTS]:
-        shutil.copy(path, out / path.name)
-    for path in checkpoints:
-        if path not in small[:_MOST_CHECKPOINTS]:
-            print(f"left behind: {path.name}, {path.stat().st_size >> 20} MiB")
+    for path in hand_over(list(work.glob("*.pt")), out):
+        print(f"left behind: {path.name}, {path.stat().st_size >> 20} MiB")
     with (out / "log.txt").open("w") as log:
         for path in sorted(work.glob("*.log")):
             log.write(f"== {path.stem}\n{path.read_text(errors='replace')}\n")
@@ -311,6 +349,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--probe", type=int, default=0, help="steps to time")
     parser.add_argument("--out", type=Path, help="where results go instead")
     parser.add_argument("--work", type=Path, default=Path(".convergence"))
+    parser.add_argument(
+        "--resume-from", type=Path, help="checkpoints to go on from, also in parts"
+    )
     parser.add_argument("--merge", type=Path, help="results to take over")
     parser.add_argument("--list", action="store_true", help="what is missing")
     parser.add_argument("--write", type=Path, help="the page to write")

@@ -9,7 +9,8 @@ error feedback that the residual is steady. Before every replay 256 MB are overw
 so the cache is cold. The floor is 12 bytes per element at the bandwidth of a copy in
 the same run. The peer is add, `torch.topk`, gather and zero. Times are medians in
 microseconds, with the quartiles. The last selection of every case is compared with the
-reference, bit for bit, and so is what remains.
+reference, bit for bit, and so is what remains. Encoding is a codec's: the whole packet,
+header and padding included, which is compared with the processor's.
 
 `--parts sketch` and `--parts lists` measure these alone: count-sketches next to a copy,
 and lists merged, and their values coded by level. The first million elements of every
@@ -27,7 +28,9 @@ import triton
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.codecs.elias_fano import low_bits
+from thinwire.codecs.bfloat16 import BFloat16
+from thinwire.codecs.elias_fano import EliasFano, low_bits
+from thinwire.codecs.split import Split
 from thinwire.kernels import (
     Block,
     Hashes,
@@ -38,7 +41,11 @@ from thinwire.kernels import (
     reference,
 )
 from thinwire.kernels.trees import added_up
+from thinwire.sparse import SparseVector
+from thinwire.wire import Packet
 
+# Without the checksum, which packets in device memory never have.
+CODEC = Split(EliasFano(), BFloat16(), checksum=False)
 PERIOD = 1 << 16
 CHUNK = 1024
 
@@ -104,7 +111,7 @@ class Step:
         self.x = torch.zeros(size, device="cuda")
         self.grad = torch.zeros(size, device="cuda")
         self.chosen: list[kernels.Sparse] = []
-        self.packet: list[Tensor] = []
+        self.packets: list[Packet] = []
         self.encoding = False
         self.zeroing = False
 
@@ -122,13 +129,12 @@ class Step:
         else:
             self.select_then_leave()
         if self.encoding:
-            self.packet = []
-            for block, (indices, values) in zip(
-                self.marker.blocks, self.chosen, strict=True
-            ):
-                low = low_bits(block.length, len(indices))
-                packed = kernels.encode_elias_fano(indices, block.length, low)
-                self.packet += [packed, kernels.to_bfloat16(values)]
+            self.packets = [
+                CODEC.encode(SparseVector(indices, values, block.length))
+                for block, (indices, values) in zip(
+                    self.marker.blocks, self.chosen, strict=True
+                )
+            ]
 
     def select_then_leave(self) -> None:
         self.chosen = kernels.select_each(self.x, self.counts, marker=self.marker)
@@ -154,6 +160,15 @@ class Step:
             assert torch.equal(values.view(torch.int32), wanted[1].view(torch.int32))
             reference.subtract_at_(before, indices, values, block=block)
         assert torch.equal(before.view(torch.int32), self.x.view(torch.int32))
+
+    def verify_packets(self) -> None:
+        """Against those of the processor."""
+        for block, (indices, values), packet in zip(
+            self.marker.blocks, self.chosen, self.packets, strict=True
+        ):
+            vector = SparseVector(indices.cpu(), values.cpu(), block.length)
+            wanted = CODEC.encode(vector)
+            assert torch.equal(packet.body.cpu(), wanted.body)
 
 
 def captured(run: Callable[[], object]) -> Callable[[], None]:
@@ -277,6 +292,7 @@ def measure_encoding(case: Case, without: float) -> None:
     case.step.encoding = True
     times = case.timed()
     case.step.encoding = False
+    case.step.verify_packets()
     share = times.median / without - 1
     limit = ENCODING.get(case.millions, 1.0)
     verdict = judge(f"encoding, {case.name}", share, limit)

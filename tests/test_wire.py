@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from strategies import unhurried
 from thinwire.errors import ConfigError, WireError
-from thinwire.wire import HEADER, Packet, padded
+from thinwire.wire import HEADER, Packet, header_of, padded
 
 
 def section(data):
@@ -116,6 +116,8 @@ def test_what_does_not_fit_a_packet_is_refused(nnz, nbytes):
     long = torch.zeros(1, dtype=torch.uint8).expand(nbytes)
     with pytest.raises(ConfigError, match="does not fit one packet"):
         Packet.build((1, 1), 2**40, nnz, (section(b""), long))
+    with pytest.raises(ConfigError, match="does not fit one packet"):
+        header_of((1, 1), 2**40, nnz, (0, nbytes))
 
 
 def test_a_header_is_four_words():

@@ -70,11 +70,7 @@ class Packet:
         index, value = sections
         index_end = HEADER.size + padded(index.numel())
         nbytes = index_end + padded(value.numel())
-        if nnz >= 2**32 or nbytes >= WORD * 2**32:
-            raise ConfigError(
-                f"a list of {nnz} entries in {nbytes} bytes does not fit one packet; "
-                "lower the density or reduce the vector in parts"
-            )
+        _check_fits(nnz, nbytes)
         body = torch.empty(nbytes, dtype=torch.uint8, device=value.device)
         words = (index_end - HEADER.size) // WORD, nbytes // WORD
         summed = checksum and body.device.type == "cpu"
@@ -139,13 +135,23 @@ class Packet:
 def header_of(tags: Tags, size: int, nnz: int, nbytes: tuple[int, int]) -> bytes:
     """The header of a packet in device memory, whose two sections are so long."""
     index, value = map(padded, nbytes)
-    words = index // WORD, (HEADER.size + index + value) // WORD
+    whole = HEADER.size + index + value
+    _check_fits(nnz, whole)
+    words = index // WORD, whole // WORD
     return HEADER.pack(MAGIC, VERSION, 0, *tags, 0, size, nnz, *words, 0)
 
 
 def padded(nbytes: int) -> int:
     """`nbytes` rounded up to whole 8-byte words."""
     return -(-nbytes // WORD) * WORD
+
+
+def _check_fits(nnz: int, nbytes: int) -> None:
+    if nnz >= 2**32 or nbytes >= WORD * 2**32:
+        raise ConfigError(
+            f"a list of {nnz} entries in {nbytes} bytes does not fit one packet; "
+            "lower the density or reduce the vector in parts"
+        )
 
 
 def _header(body: Tensor, header: bytes | None = None) -> tuple[int, ...]:

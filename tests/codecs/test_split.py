@@ -3,6 +3,7 @@
 import struct
 import sys
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -209,3 +210,12 @@ def test_settings_that_packets_do_not_say_show_in_what_ranks_compare():
     assert len({repr(codec) for codec in codecs}) == len(codecs)
     assert repr(QSGD(100)) in repr(Split(Bloom(fpr=0.1), QSGD(100)))
     assert repr(Bloom(fpr=0.1)) in repr(Split(Bloom(fpr=0.1), QSGD(100)))
+
+
+@unhurried
+@given(vectors())
+def test_a_packet_written_at_once_is_the_same(vector):
+    codec = Split(EliasFano(), BFloat16(), checksum=False)
+    wanted, found = codec.encode(vector), codec._encode_at_once(vector)
+    assert found.body.tolist() == wanted.body.tolist()
+    assert replace(found, body=None) == replace(wanted, body=None)

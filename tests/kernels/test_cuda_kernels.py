@@ -26,6 +26,7 @@ pytestmark = (
 )
 
 from thinwire import kernels
+from thinwire.codecs import BFloat16, EliasFano, Split
 from thinwire.codecs.elias_fano import low_bits
 from thinwire.kernels import (
     Block,
@@ -39,6 +40,7 @@ from thinwire.kernels import (
     interleaved_blocks,
     reference,
 )
+from thinwire.sparse import SparseVector
 
 on_device = pytest.mark.skipif(not ON_DEVICE, reason="needs a CUDA device")
 EVERY_BYTE = bytes(range(256))
@@ -47,6 +49,14 @@ EVERY_BYTE = bytes(range(256))
 @pytest.fixture(autouse=True)
 def lists_for_short_blocks(monkeypatch):
     monkeypatch.setattr(cuda_room, "SHORT", 0)
+
+
+@pytest.fixture
+def dirty_memory():
+    """What `torch.empty` returns is full of ones."""
+    torch.use_deterministic_algorithms(mode=True)
+    yield
+    torch.use_deterministic_algorithms(mode=False)
 
 
 def drawn(name: str, size: int) -> torch.Tensor:
@@ -337,6 +347,51 @@ def test_bitmaps_and_elias_fano(size, nnz, dtype):
     assert torch.equal(cuda.decode_bitmap(section, size, nnz), indices.int())
 
 
+def spread(size: int, nnz: int) -> dict[str, torch.Tensor]:
+    """Lists with words full of ones, and with words that have none."""
+    every = torch.arange(size, dtype=torch.int32, device=DEVICE)
+    half = nnz // 2
+    return {
+        "drawn": drawn_indices(size, nnz),
+        "first": every[:nnz],
+        "last": every[size - nnz :],
+        "both": torch.cat([every[:half], every[size - nnz + half :]]),
+    }
+
+
+@pytest.mark.usefixtures("dirty_memory")
+def test_words_without_ones_are_zeros(monkeypatch):
+    # The fewest entries that a program may own: 32.
+    monkeypatch.setitem(cuda_elias_fano.WRITING, "ones", 64)
+    for size, nnz in ((5000, 36), (3001, 97), (40_003, 101)):
+        low = low_bits(size, nnz)
+        for name, indices in spread(size, nnz).items():
+            section = cuda.encode_elias_fano(indices, size, low)
+            wanted = reference.encode_elias_fano(indices, size, low)
+            assert torch.equal(section, wanted), (size, nnz, name)
+            section = cuda.encode_bitmap(indices, size)
+            assert torch.equal(section, reference.encode_bitmap(indices, size))
+
+
+@pytest.mark.usefixtures("dirty_memory")
+@pytest.mark.parametrize(
+    ("size", "nnz"),
+    [(0, 0), (70, 0), (1, 1), (16, 5), (9003, 301), (20_011, 1101), (2**33, 40)],
+)
+def test_packets(size, nnz):
+    torch.manual_seed(nnz)
+    every = {"drawn": torch.randint(0, max(size, 1), (nnz,)).unique().to(DEVICE)}
+    if size < 2**31:
+        every = spread(size, nnz)
+    header = torch.arange(32, dtype=torch.uint8, device=DEVICE)
+    for indices in every.values():
+        values = drawn("octaves", nnz)[: len(indices)]
+        for low in (low_bits(size, nnz), None)[: 1 + (size < 2**31)]:
+            given = (header, indices, values, size, low)
+            wanted = reference.encode_packet(*given)
+            assert torch.equal(cuda.encode_packet(*given), wanted)
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_order_and_range(dtype):
     indices = drawn_indices(3000, 1200, dtype)
@@ -527,19 +582,29 @@ def test_the_front_door_leads_here(monkeypatch):
 
 
 @on_device
+@pytest.mark.parametrize("nnz", [0, 3, 20_001, 1_000_000])
+def test_a_packet_is_the_processor_s(nnz):
+    size, codec = 2_000_003, Split(EliasFano(), BFloat16(), checksum=False)
+    indices, values = drawn_indices(size, nnz), drawn("normal", nnz)
+    packet = codec.encode(SparseVector(indices, values, size))
+    wanted = codec.encode(SparseVector(indices.cpu(), values.cpu(), size))
+    assert torch.equal(packet.body.cpu(), wanted.body)
+    assert codec.decode(packet, size).indices.tolist() == indices.tolist()
+
+
+@on_device
 def test_a_step_is_captured_and_waits_for_nothing():
     size = 2_000_003
     marker = Marker(interleaved_blocks(size, 2, 1024), lending=True)
     counts = [block.length // 100 for block in marker.blocks]
     x, grad = (torch.zeros(size, device=DEVICE) for _ in range(2))
-    taken = []
+    taken, codec = [], Split(EliasFano(), BFloat16())
 
     def step():
         kernels.accumulate_(x, grad, marker=marker)
         taken[:] = kernels.take_each(x, counts, marker=marker)
         for (indices, values), block in zip(taken, marker.blocks, strict=True):
-            kernels.encode_elias_fano(indices, block.length, 6)
-            kernels.to_bfloat16(values)
+            codec.encode(SparseVector(indices, values, block.length))
 
     for _ in range(3):
         grad.normal_()

@@ -17,11 +17,11 @@ def benchmark(monkeypatch):
     import convergence_report
 
     yield convergence, convergence_report
-    for name in ("convergence", "convergence_report", "convergence_curves"):
-        sys.modules.pop(name, None)
+    for name in ("", "_report", "_curves", "_parts"):
+        sys.modules.pop(f"convergence{name}", None)
 
 
-def result_of(run, value, *, better=True):
+def result_of(run, value, *, better=True, gradients=None):
     """A made-up result."""
     epochs = 6
     values = {
@@ -31,6 +31,8 @@ def result_of(run, value, *, better=True):
         "rounds_per_step": [14.0] * epochs,
         "residual_norm": [0.0 if run.label == "dense" else 1.0] * epochs,
     }
+    if gradients is not None:
+        values["gradient_norm"] = gradients
     recipe = {"epochs": epochs, "batch": 2, "learning_rate": 0.1}
     told = {"device": "a device", "torch": "2", "metric_name": "accuracy, %"}
     counts = {"parameters": 1000, "steps_per_epoch": 3, "card_bytes_per_step": None}
@@ -94,6 +96,34 @@ def test_perplexities_are_compared_in_percent(benchmark, tmp_path):
     figures = {("dense", 0): 100.0, ("topk 1 %", 0): 103.0}
     page = page_of(benchmark, tmp_path, figures, better=False)
     assert "**+3.00 %**" in page
+
+
+def test_residuals_are_told_in_gradients_where_those_were_recorded(benchmark, tmp_path):
+    figures = {("dense", 0): 80.0, ("topk 1 %", 0): 79.0}
+    without = page_of(benchmark, tmp_path, figures)
+    assert line_of(without, "topk 1 %")[-2:] == ["1, 1, 1", "-"]
+    assert "the gradients themselves did was not recorded" in without
+    half = page_of(benchmark, tmp_path, figures, gradients=[None] * 3 + [0.5, 1.0, 2.0])
+    assert line_of(half, "topk 1 %")[-2:] == ["1, 1, 1", "-, 2, 0.5"]
+    assert line_of(half, "dense")[-1] == "none"
+    assert "between 4.00 and 4.00 times" in half
+
+
+def test_the_matrix_warms_densities_up_in_runs_of_their_own(benchmark):
+    convergence, _ = benchmark
+    runs = convergence.matrix({})
+    assert len({run.spec.key for run in runs}) == len({run.name for run in runs})
+    assert len({run.spec.key for run in runs}) == len(runs)
+    warm = {
+        (run.spec.task, run.spec.reduction.density): run.spec.recipe["densities"]
+        for run in runs
+        if "falling" in run.label
+    }
+    assert len(warm) == 4
+    for (_, density), densities in warm.items():
+        falling = [*densities, density]
+        assert falling == sorted(falling, reverse=True)
+        assert falling[0] == 0.25
 
 
 def test_every_run_has_a_curve(benchmark, tmp_path):

@@ -37,16 +37,16 @@ class EliasFano:
         return -(-min(size, _nbits(size, nnz)) // 8)
 
     def encode(self, indices: Tensor, size: int, *, key: int) -> Tensor:
-        nnz = indices.numel()
-        if size <= _nbits(size, nnz):
+        low = low_bits_unless_bitmap(size, indices.numel())
+        if low is None:
             return Bitmap().encode(indices, size, key=key)
-        return kernels.encode_elias_fano(indices, size, low_bits(size, nnz))
+        return kernels.encode_elias_fano(indices, size, low)
 
     def decode(self, section: Tensor, size: int, nnz: int, *, key: int) -> Tensor:
-        if size <= _nbits(size, nnz):
+        low = low_bits_unless_bitmap(size, nnz)
+        if low is None:
             return Bitmap().decode(section, size, nnz, key=key)
         with checked("Elias-Fano"):
-            low = low_bits(size, nnz)
             return kernels.decode_elias_fano(section, size, nnz, low=low)
 
 
@@ -60,6 +60,15 @@ def low_bits(size: int, nnz: int) -> int:
     """
     low = max(size.bit_length() - (2 * nnz).bit_length(), 0)
     return low + (size >> low > 2 * nnz)
+
+
+def low_bits_unless_bitmap(size: int, nnz: int) -> int | None:
+    """As many low bits, or None where a bitmap is not larger.
+
+    >>> low_bits_unless_bitmap(16, 3), low_bits_unless_bitmap(16, 5)
+    (2, None)
+    """
+    return None if size <= _nbits(size, nnz) else low_bits(size, nnz)
 
 
 @lru_cache

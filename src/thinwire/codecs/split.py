@@ -15,6 +15,7 @@ from thinwire import kernels
 from thinwire.codecs.bfloat16 import BFloat16
 from thinwire.codecs.bloom import Bloom
 from thinwire.codecs.codec import AnyOrder, IndexCodec, ValueCodec, Values, checked
+from thinwire.codecs.elias_fano import EliasFano, low_bits_unless_bitmap
 from thinwire.codecs.float32 import Float32
 from thinwire.codecs.int32 import Int32
 from thinwire.codecs.order import decode_map, descending, encode_map, map_nbytes
@@ -65,6 +66,8 @@ class Split:
     def encode(
         self, vector: SparseVector, *, source: Values | None = None, key: int = 0
     ) -> Packet:
+        if self._usual and not vector.indices.is_cpu:
+            return self._encode_at_once(vector)
         size, indices, values = vector.size, vector.indices, vector.values
         if self.value.sorts and not self._maps:
             order = descending(values)
@@ -125,6 +128,24 @@ class Split:
     @property
     def _maps(self) -> bool:
         return self.value.sorts and self.index.any_order is None
+
+    @property
+    def _usual(self) -> bool:
+        return isinstance(self.index, EliasFano) and isinstance(self.value, BFloat16)
+
+    def _encode_at_once(self, vector: SparseVector) -> Packet:
+        """The usual codecs' packet in device memory, by one launch instead of many."""
+        size, nnz, device = vector.size, vector.nnz, vector.indices.device
+        tags, index = (self.index.tag, self.value.tag), EliasFano().nbytes(size, nnz)
+        header = header_of(tags, size, nnz, (index, BFloat16().nbytes(nnz)))
+        body = kernels.encode_packet(
+            kernels.on_device(header, device),
+            vector.indices,
+            vector.values,
+            size,
+            low_bits_unless_bitmap(size, nnz),
+        )
+        return Packet(tags, size, nnz, padded(index), body)
 
     def _encode_values(self, values: Tensor, key: int) -> Tensor:
         if not self._maps:

@@ -69,6 +69,22 @@ def decode_elias_fano(section: Tensor, size: int, nnz: int, *, low: int) -> Tens
         return backend(section).decode_elias_fano(section, size, nnz, low=low)  # type: ignore[no-any-return]
 
 
+def encode_packet(
+    header: Tensor, indices: Tensor, values: Tensor, size: int, low: int | None
+) -> Tensor:
+    """A header, then `encode_elias_fano` and `to_bfloat16`, each filled to 8 bytes.
+
+    Without `low`, indices are a bitmap. The header is bytes on the same device.
+
+    >>> import torch
+    >>> header, values = torch.zeros(8, dtype=torch.uint8), torch.tensor([1.0, -2.0])
+    >>> encode_packet(header, torch.tensor([3, 8]), values, 10, low=None)[8:].tolist()
+    [8, 1, 0, 0, 0, 0, 0, 0, 128, 63, 0, 192, 0, 0, 0, 0]
+    """
+    with entered("encode_packet"):
+        return backend(indices).encode_packet(header, indices, values, size, low)  # type: ignore[no-any-return]
+
+
 def encode_rice(indices: Tensor) -> Tensor:
     """Gaps in Rice codes: widths of blocks of 256, remainders, quotients in unary.
 

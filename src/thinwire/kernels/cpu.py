@@ -59,6 +59,7 @@ from thinwire.kernels.cpu_sketch import (  # noqa: F401
 from thinwire.kernels.cpu_threads import share_out
 from thinwire.kernels.cpu_varint import decode_varint, encode_varint  # noqa: F401
 from thinwire.kernels.marker import SLACK, Marker, dealt
+from thinwire.kernels.reference_packet import encode_packet  # noqa: F401
 from thinwire.kernels.trees import added_up
 
 Sparse = tuple[Tensor, Tensor]

@@ -3,9 +3,10 @@
 """Bitmaps and Elias-Fano lists: one launch to write them, two to read them.
 
 Both are a vector of bits with a one per entry: in a bitmap at its index; in an
-Elias-Fano list at the index without the low bits, plus the entry's number. A program
-joins the ones of neighbours that share a word before it writes them. To read, ones are
-counted by groups of words, then each program knows how many are before its own.
+Elias-Fano list at the index without the low bits, plus the entry's number. To write, a
+program owns a run of entries: it joins those that share a word, writes the words that
+end with an entry of its own, and zeros where there is none. To read, ones are counted
+by groups of words, then each program knows how many are before its own.
 
 Bytes that come over a wire are judged while they are read: a word of doubt stays on
 the device, and only whoever must know reads it. In doubt the reference decides.
@@ -31,13 +32,14 @@ from thinwire.kernels.cuda_launch import (
 from thinwire.kernels.doubts import in_doubt
 from thinwire.kernels.sections import check_length, index_dtype
 
-# Words of a program that writes low bits, and entries of one that writes ones.
+# Words of a program that writes low bits, and entries that one that writes ones reads:
+# its own, and those before them that may share a word with the first.
 WRITING: dict[str, int] = {"lows": 256, "ones": 1024, "num_warps": 8}
 # Words of a group, which one program reads, and groups that one program counts.
 GROUP: Any = tl.constexpr(32)
 GROUPS: Any = tl.constexpr(32)
 CHECKED: Any = tl.constexpr(1024)
-CLEARED: Any = tl.constexpr(2048)
+SHARING: Any = tl.constexpr(32)
 
 
 @kernel
@@ -45,13 +47,6 @@ def _join(
     word: tl.tensor, bits: tl.tensor, next_word: tl.tensor, more: tl.tensor
 ) -> Any:
     return next_word, tl.where(word == next_word, bits | more, more)
-
-
-@kernel
-def _clear(words: tl.tensor, count: tl.tensor, waiting: tl.constexpr) -> None:
-    await_others(waiting)
-    w = tl.program_id(0) * CLEARED + tl.arange(0, CLEARED)
-    tl.store(words + w, tl.zeros([CLEARED], tl.int32), mask=w < count)
 
 
 @kernel
@@ -64,13 +59,25 @@ def _write_lows(
     low: tl.constexpr,
     lows: tl.constexpr,
 ) -> None:
+    """Words of nothing but low bits."""
     w = p.to(start.dtype) * lows + tl.arange(0, lows)
     word = packed_word(indices, w, nnz, low).to(tl.int32)
-    end = (w + 1) * 32
-    tl.store(words + w, word, mask=end <= start)
-    # The last word belongs to the ones as well.
-    shared = (end > start) & (end < start + 32)
-    tl.atomic_or(words + w, word, mask=shared, sem="relaxed")
+    tl.store(words + w, word, mask=(w + 1) * 32 <= start)
+
+
+@kernel
+def _last_lows(
+    indices: tl.tensor, nnz: tl.tensor, start: tl.tensor, low: tl.constexpr
+) -> Any:
+    """The low bits in the word in which the ones start."""
+    i = (nnz - 1 - tl.arange(0, 32)).to(start.dtype)
+    at = i * low - (start & -32)
+    reaching = (i >= 0) & (at + low > 0)
+    value = tl.load(indices + i, mask=reaching, other=0).to(start.dtype)
+    value &= (tl.full([32], 1, start.dtype) << low) - 1
+    back = tl.where(at < 0, tl.minimum(-at, low), 0)
+    ahead = tl.where(at < 0, 0, at)
+    return tl.sum(tl.where(reaching, (value >> back) << ahead, 0)).to(tl.int32)
 
 
 @kernel
@@ -78,6 +85,7 @@ def _write_ones(
     indices: tl.tensor,
     words: tl.tensor,
     p: tl.tensor,
+    count: tl.tensor,
     nnz: tl.tensor,
     size: tl.tensor,
     start: tl.tensor,
@@ -85,28 +93,66 @@ def _write_ones(
     step: tl.constexpr,
     ones: tl.constexpr,
 ) -> None:
-    i = p * ones + tl.arange(0, ones)
-    inside = i < nnz
+    first = p * (ones - SHARING)
+    i = first - SHARING + tl.arange(0, ones)
+    inside = (i >= 0) & (i < nnz)
     index = tl.load(indices + i, mask=inside, other=0).to(start.dtype)
     inside = inside & (index >= 0) & (index < size)
     bit = start + (index >> low) + step * i
     word = tl.where(inside, bit >> 5, -1).to(tl.int32)
     one = tl.full([ones], 1, tl.int32) << (bit & 31).to(tl.int32)
     word, joined = tl.associative_scan((word, one), 0, _join)
-    there = (i + 1 < nnz) & (tl.arange(0, ones) + 1 < ones)
+    there = (i >= 0) & (i + 1 < nnz)
     after = tl.load(indices + i + 1, mask=there, other=0).to(start.dtype)
     next_word = (start + (after >> low) + step * (i + 1)) >> 5
-    last = inside & (~there | (next_word != word))
-    tl.atomic_or(words + word, joined, mask=last, sem="relaxed")
+    last = inside & (i >= first) & (~there | (next_word != word))
+    # What the ones share a word with, and only the first program needs.
+    shared = (start >> 5).to(tl.int32)
+    rest = tl.zeros([], tl.int32)
+    if low > 0:
+        rest = _last_lows(indices, tl.where(p == 0, nnz, 0), start, low)
+    # Zeros from the last word of the program before to the last of this one.
+    begin = tl.maximum(tl.max(tl.where(i < first, word, -1)) + 1, shared)
+    end = tl.where(first + ones - SHARING < nnz, tl.max(word), count)
+    for begun in range(begin, end, ones):
+        w = begun + tl.arange(0, ones)
+        tl.store(words + w, tl.where(w == shared, rest, 0), mask=w < end)
+    tl.debug_barrier()
+    joined = tl.where(word == shared, joined | rest, joined)
+    tl.store(words + word, joined, mask=last)
+
+
+@kernel
+def write_section(
+    indices: tl.tensor,
+    words: tl.tensor,
+    p: tl.tensor,
+    count: tl.tensor,
+    nnz: tl.tensor,
+    size: tl.tensor,
+    one_programs: tl.tensor,
+    low: tl.constexpr,
+    step: tl.constexpr,
+    wide: tl.constexpr,
+    lows: tl.constexpr,
+    ones: tl.constexpr,
+) -> None:
+    """The part of program `p` in all words of a section, padding included."""
+    start = (p.to(tl.int64 if wide else tl.int32) * 0 + nnz) * low
+    if p < one_programs:
+        _write_ones(indices, words, p, count, nnz, size, start, low, step, ones)
+    elif low > 0:
+        _write_lows(indices, words, p - one_programs, nnz, start, low, lows)
 
 
 @kernel
 def _encode(
     indices: tl.tensor,
     words: tl.tensor,
+    count: tl.tensor,
     nnz: tl.tensor,
     size: tl.tensor,
-    low_programs: tl.tensor,
+    one_programs: tl.tensor,
     low: tl.constexpr,
     step: tl.constexpr,
     wide: tl.constexpr,
@@ -116,13 +162,20 @@ def _encode(
 ) -> None:
     await_others(waiting)
     p = tl.program_id(0)
-    start = (p.to(tl.int64 if wide else tl.int32) * 0 + nnz) * low
-    if p < low_programs:
-        if low > 0:
-            _write_lows(indices, words, p, nnz, start, low, lows)
-    else:
-        p -= low_programs
-        _write_ones(indices, words, p, nnz, size, start, low, step, ones)
+    write_section(
+        indices,
+        words,
+        p,
+        count,
+        nnz,
+        size,
+        one_programs,
+        low,
+        step,
+        wide,
+        lows,
+        ones,
+    )
 
 
 @kernel
@@ -279,7 +332,7 @@ def read(
     groups, totals, doubt = torch.split(scratch, [counters * GROUPS.value, counters, 1])
     indices = torch.empty(nnz, dtype=index_dtype(size), device=device)
     counted = (words, start, len(words), groups, totals, doubt)
-    wide = _wide(32 * len(words), size)
+    wide = too_wide(32 * len(words), size)
     _count[(counters,)](*counted, wide=wide, **following(device))
     most = 1 << (counters - 1).bit_length()
     form = {"low": low, "step": step, "most": most, "wide": wide}
@@ -288,22 +341,22 @@ def read(
 
 
 def _written(indices: Tensor, size: int, *, low: int, step: int, nbits: int) -> Tensor:
-    nnz = len(indices)
-    device, then = indices.device, following(indices.device)
+    nnz, device = len(indices), indices.device
     words = torch.empty(2 * cdiv(nbits, 64), dtype=torch.int32, device=device)
-    # Words of nothing but low bits are written whole.
-    ones = words[nnz * low >> 5 :]
-    if len(ones):
-        _clear[(cdiv(len(ones), CLEARED.value),)](ones, len(ones), **then)
-    if nnz:
-        lows = cdiv(cdiv(nnz * low, 32), WRITING["lows"])
-        grid = (lows + cdiv(nnz, WRITING["ones"]),)
-        given = flat(indices.contiguous())
-        form = {"low": low, "step": step, "wide": _wide(nbits, size)}
-        _encode[grid](given, words, nnz, size, lows, **form, **WRITING, **then)
+    if len(words):
+        programs = section_programs(nnz, low)
+        given = flat(indices.contiguous()), words, len(words), nnz, size, programs[0]
+        form = {"low": low, "step": step, "wide": too_wide(nbits, size)}
+        _encode[(sum(programs),)](*given, **form, **WRITING, **following(device))
     return words.view(torch.uint8)[: cdiv(nbits, 8)]
 
 
-def _wide(nbits: int, size: int) -> bool:
+def section_programs(nnz: int, low: int) -> tuple[int, int]:
+    """How many programs write ones, and how many write low bits."""
+    own = WRITING["ones"] - SHARING.value
+    return max(cdiv(nnz, own), 1), cdiv(nnz * low >> 5, WRITING["lows"])
+
+
+def too_wide(nbits: int, size: int) -> bool:
     """Whether bits, or indices, are too many to be numbered by 32 bits."""
     return max(nbits, size) >= LONGEST

@@ -26,8 +26,15 @@ class History:
     busiest_bytes_per_step: list[float] = field(default_factory=list)
     rounds_per_step: list[float] = field(default_factory=list)
     residual_norm: list[float] = field(default_factory=list)
+    gradient_norm: list[float | None] = field(default_factory=list)
+    mean_gradient_norm: list[float | None] = field(default_factory=list)
     checksum: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # Checkpoints of before they were recorded go on without them.
+        for norms in (self.gradient_norm, self.mean_gradient_norm):
+            norms[:0] = [None] * (self.epochs - len(norms))
 
     @property
     def epochs(self) -> int:
@@ -35,8 +42,9 @@ class History:
         return len(self.metric)
 
     def last(self) -> dict[str, float]:
-        """The figures of the last epoch, by name."""
-        return {name: float(values[-1]) for name, values in asdict(self).items()}
+        """The figures of the last epoch that are known, by name."""
+        ends = {name: values[-1] for name, values in asdict(self).items()}
+        return {name: float(end) for name, end in ends.items() if end is not None}
 
 
 class Keeper:

@@ -193,6 +193,9 @@ class _Training:
         rounds = after.rounds - before.rounds
         history.rounds_per_step.append(rounds / workers.steps)
         history.residual_norm.append(sum(after.residual) / len(after.residual))
+        seen = after.gradients
+        history.gradient_norm.append(None if seen is None else seen.norm)
+        history.mean_gradient_norm.append(None if seen is None else seen.norm_of_mean)
         history.checksum.append(checksum(workers.model))
         history.metric.append(workers.evaluate())
         history.seconds.append(time.perf_counter() - began)

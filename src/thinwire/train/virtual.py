@@ -10,6 +10,7 @@ does not use the library's all-reduce.
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +21,7 @@ from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
 from thinwire.train.averaging import Averaging
 from thinwire.train.captured import Captured
+from thinwire.train.health import GradientNorms
 from thinwire.train.powersgd import PowerSGD
 from thinwire.train.ranks import Place, Simulated
 from thinwire.train.reduction import is_plain
@@ -56,6 +58,7 @@ class Virtual:
         named = self._replicas.layout
         order = arrival_order(model, data, self._batch(0, 0, 0), seed=place.seed)
         self._replicas.lie_as(order)
+        self._norms = GradientNorms(self.steps)
         self._carries: list[Carry] = [None] * place.ranks
         self._captured: Captured | None = None
         self._may_capture = (
@@ -73,6 +76,7 @@ class Virtual:
     def backward(self, epoch: int, step: int) -> Tensor:
         batches = [self._batch(rank, epoch, step) for rank in range(self.ranks)]
         losses, sparse = self._gradients(epoch, step, batches)
+        self._norms.observe(step, self._rows)
         began = time.perf_counter()
         means = self._reduction.reduce_(sparse)
         self.seconds_reducing = time.perf_counter() - began
@@ -103,7 +107,7 @@ class Virtual:
         self._reduction.set_density(density)
 
     def vitals(self) -> Vitals:
-        return self._reduction.vitals()
+        return replace(self._reduction.vitals(), gradients=self._norms.read())
 
     def check_replicas(self) -> None:
         self._reduction.check()

@@ -7,17 +7,20 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from thinwire.train.health import Gradients
+
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
     """What every rank has sent so far, and how much it remembers, in order of rank.
 
-    `rounds` are the leader's.
+    `rounds` are the leader's; `gradients` are known of virtual workers alone.
     """
 
     sent: tuple[float, ...]
     residual: tuple[float, ...]
     rounds: float = 0.0
+    gradients: Gradients | None = None
 
 
 class Workers(Protocol):

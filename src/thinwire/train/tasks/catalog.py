@@ -25,6 +25,7 @@ from thinwire.train.tasks.transformer import WordTransformer
 from thinwire.train.tasks.vgg import VGG16
 
 _BPTT = 35  # words that a recurrent network is trained through
+_FREQUENT = 10_000  # words of the recurrent network, as many as Penn Treebank has
 _WORDS = Shape(width=256, layers=4, heads=4, context=64)
 
 _RESNET = Recipe(
@@ -38,10 +39,10 @@ _RESNET = Recipe(
 )
 _VGG = replace(_RESNET, learning_rate=0.1)
 _LSTM = Recipe(
-    epochs=12,
-    batch=10,
-    learning_rate=20.0,
-    clip=0.25,
+    epochs=8,
+    batch=32,
+    learning_rate=10.0,
+    clip=1.0,
     schedule="cosine",
     warmup_epochs=0.5,
 )
@@ -79,10 +80,13 @@ def _images(
 
 
 def _words(
-    network: Callable[[int], Any], recipe: Recipe, length: int
+    network: Callable[[int], Any],
+    recipe: Recipe,
+    length: int,
+    most: int | None = None,
 ) -> Callable[[str, Path, bool], Task]:
     return lambda name, path, verify: LanguageTask(
-        name, recipe, path, verify, network, length
+        name, recipe, path, verify, network, length, most
     )
 
 
@@ -104,9 +108,9 @@ TASKS: dict[str, Entry] = {
         _images(VGG16, replace(_VGG, epochs=20), channels=1),
     ),
     "lstm-wikitext2": Entry(
-        "two-layer LSTM on the words of WikiText-2",
+        "two-layer LSTM on the 10,000 most frequent words of WikiText-2",
         wikitext.SOURCE,
-        _words(WordLSTM, _LSTM, _BPTT),
+        _words(WordLSTM, _LSTM, _BPTT, _FREQUENT),
     ),
     "transformer-wikitext2": Entry(
         "small transformer on the words of WikiText-2",

@@ -127,6 +127,7 @@ class LanguageTask:
     verify: bool
     network: Callable[[int], nn.Module]
     length: int  # words that are read in a step
+    most: int | None = None  # words that keep their names, the rest are one
 
     metric = "perplexity"
     higher_is_better = False
@@ -139,4 +140,4 @@ class LanguageTask:
 
     @cached_property
     def _words(self) -> Words:
-        return load(self.path, verify=self.verify)
+        return load(self.path, verify=self.verify, most=self.most)

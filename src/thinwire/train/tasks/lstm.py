@@ -1,6 +1,6 @@
 """A word-level LSTM: two layers, input and output words in one table.
 
-With 33,278 words and 400 units: 15,910,878 parameters. Zaremba, Sutskever, Vinyals,
+With 10,000 words and 200 units: 2,653,200 parameters. Zaremba, Sutskever, Vinyals,
 arXiv:1409.2329 (dropout between layers only); Press, Wolf, EACL 2017 (one table).
 """
 
@@ -18,7 +18,7 @@ class WordLSTM(nn.Module):
         self,
         vocabulary: int,
         *,
-        units: int = 400,
+        units: int = 200,
         layers: int = 2,
         dropout: float = 0.2,
     ) -> None:

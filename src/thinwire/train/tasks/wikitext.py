@@ -1,5 +1,7 @@
 """WikiText-2: two million words of Wikipedia articles, rare ones replaced by <unk>."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -25,6 +27,7 @@ SOURCE = Source(
 )
 _PARTS = ("train", "valid", "test")
 _END = "<eos>"
+_UNKNOWN = "<unk>"
 
 
 @dataclass(frozen=True)
@@ -37,16 +40,33 @@ class Words:
     vocabulary: int
 
 
-def load(path: Path, *, verify: bool = True) -> Words:
-    """Read the three files; words are numbered in the order of their first use."""
+def load(path: Path, *, verify: bool = True, most: int | None = None) -> Words:
+    """Read the three files; words are numbered in the order of their first use.
+
+    If there are more than `most`, only the most frequent ones keep their names.
+    """
     files = Files(path, SOURCE, verify)
     words = {part: _words(files, part) for part in _PARTS}
     # Other texts may have words that the first part does not: they count too.
     numbers: dict[str, int] = {}
     for word in chain.from_iterable(words.values()):
         numbers.setdefault(word, len(numbers))
-    parts = {p: torch.tensor([numbers[word] for word in words[p]]) for p in _PARTS}
+    if most is not None and len(numbers) > most:
+        numbers = _frequent(words["train"], most)
+    parts = {p: _numbered(words[p], numbers) for p in _PARTS}
     return Words(**parts, vocabulary=len(numbers))
+
+
+def _frequent(words: Sequence[str], most: int) -> dict[str, int]:
+    """The most frequent words, the first ones first where they are as frequent."""
+    counts = Counter(word for word in words if word != _UNKNOWN)
+    named = [word for word, _ in counts.most_common(most - 1)]
+    return {word: number for number, word in enumerate([_UNKNOWN, *named])}
+
+
+def _numbered(words: Sequence[str], numbers: Mapping[str, int]) -> Tensor:
+    unknown = numbers.get(_UNKNOWN, -1)  # where there is none, every word has a number
+    return torch.tensor([numbers.get(word, unknown) for word in words])
 
 
 def _words(files: Files, part: str) -> list[str]:
