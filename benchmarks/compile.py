@@ -37,8 +37,13 @@ SIMULATED = 4
 # The first step has no hints, and marks nothing: later ones need other kernels.
 STEPS = 3
 
-# Seconds of kernels: compiled by one process, loaded, compiled by ranks together.
-TARGETS = {"cold": 8.0, "cached": 0.6, "ranks": 12.0}
+# At most so many seconds by the clock, and of which phases: from the cache it is all
+# that comes after numba, else what compiling takes.
+TARGETS = {
+    "cold": (8.0, ("kernels",)),
+    "cached": (0.6, ("modules", "kernels")),
+    "ranks": (12.0, ("kernels",)),
+}
 
 
 class Seconds(NamedTuple):
@@ -198,7 +203,9 @@ class Starts:
         return [json.loads(answer) for answer in answers]
 
 
-def show(name: str, found: list[dict[str, Any]], target: float) -> None:
+def show(
+    name: str, found: list[dict[str, Any]], target: tuple[float, tuple[str, ...]]
+) -> None:
     """The slowest process by the clock, all of them by the processor."""
     cells = []
     for phase in ("numba", "modules", "kernels"):
@@ -206,8 +213,10 @@ def show(name: str, found: list[dict[str, Any]], target: float) -> None:
         cpu = sum(process[phase][1] for process in found)
         cells.append(f"{wall:8.2f} {cpu:8.2f}")
     count = sum(process["compiled"] for process in found)
-    verdict = "within" if max(p["kernels"][0] for p in found) <= target else "above"
-    print(f"{name:16} {' '.join(cells)} {count:9}   {verdict} {target:g} s")
+    limit, phases = target
+    slowest = max(sum(process[phase][0] for phase in phases) for process in found)
+    verdict = f"{'within' if slowest <= limit else 'above'} {limit:g} s"
+    print(f"{name:16} {' '.join(cells)} {count:9}   {' + '.join(phases)} {verdict}")
 
 
 def show_each(cold: dict[str, Any], cached: dict[str, Any]) -> None:
