@@ -42,6 +42,7 @@ fuzz: $(VENV)/.ready-to-fuzz
 
 bench: $(READY)
 	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/compile.py
 	$(BIN)/python benchmarks/hook.py
 	$(BIN)/python benchmarks/codecs.py
 	$(BIN)/python benchmarks/sketch.py

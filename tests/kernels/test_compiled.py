@@ -37,6 +37,40 @@ def total(n):
 """
 
 
+# Of two kernels, one of which calls the other, compiles one and then both.
+IN_TURN = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("compiled", sys.argv[1])
+compiled = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(compiled)
+sys.path.insert(0, sys.argv[2])
+import squares
+squares.double = double = compiled.kernel(squares.double)
+total = compiled.kernel(squares.total)
+assert double(21) == 42
+if sys.argv[3] == "both":
+    assert "numba.typed.typedlist" not in sys.modules, "got ready for compiling"
+    assert total(1000) == 999000
+import gc
+assert gc.isenabled()
+for each in (double, total):
+    print(sum(each.stats.cache_misses.values()), end=" ")
+"""
+
+
+def test_what_was_loaded_is_compiled_into_what_was_not(tmp_path):
+    (tmp_path / "squares.py").write_text(FUNCTIONS)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", IN_TURN, compiled.__file__, str(tmp_path)]
+    answers = [
+        subprocess.run(
+            [*command, which], env=environment, capture_output=True, check=True
+        ).stdout.split()
+        for which in ("one", "both", "both")
+    ]
+    assert answers == [[b"1", b"0"], [b"0", b"1"], [b"0", b"0"]]
+
+
 def test_the_first_compiles_and_the_others_load(tmp_path):
     (tmp_path / "squares.py").write_text(FUNCTIONS)
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}

@@ -277,7 +277,7 @@ def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
     rest = values.numel() - k
     dropped = torch.empty(rest, dtype=indices.dtype), torch.empty(rest)
     lists = map(_array, (indices, values, *kept, *dropped))
-    cpu_select.partition(k, *lists)
+    cpu_select.partition(cpu_select.room_for_counts(), k, *lists)
     return kept, dropped
 
 
@@ -375,10 +375,11 @@ def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
         ]
         return torch.cat(shifted), values
     local = torch.cat([indices for indices, _ in lists])
-    ends = torch.tensor([0, *accumulate(v.numel() for _, v in lists)])
+    cuts = [0, *accumulate(v.numel() for _, v in lists)]
+    at, ends = np.array(cuts[:-1]), np.array(cuts[1:])
     joined = torch.empty(local.numel(), dtype=dtype), torch.empty_like(values)
-    given = map(_array, (local, values, ends))
-    cpu_lists.interleave(*given, chunk, *map(_array, joined))
+    given = (_array(local), _array(values), at, ends, chunk)
+    cpu_lists.interleave(*given, *map(_array, joined))
     return joined
 
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.compiled import kernel
+from thinwire.kernels.compiled import kernel, part, refcounted
 from thinwire.kernels.reference_bloom import checked_filter
 from thinwire.kernels.sections import index_dtype
 
@@ -73,7 +73,7 @@ def bloom_resolve(
     return positives[torch.from_numpy(chosen)]
 
 
-@kernel
+@part
 def _premixed(index: Any) -> Any:
     """The part of MurmurHash3 (x86, 32 bits) that is the same for every seed."""
     k = np.uint32(np.uint32(index) * np.uint32(0xCC9E2D51))
@@ -81,7 +81,7 @@ def _premixed(index: Any) -> Any:
     return np.uint32(k * np.uint32(0x1B873593))
 
 
-@kernel
+@part
 def _place(premixed: Any, seed: Any, bits: Any, inverse: Any) -> Any:
     """The rest of the hash, modulo `bits`; `inverse` is 2**32 // bits."""
     h = np.uint32(premixed ^ np.uint32(seed))
@@ -99,6 +99,7 @@ def _place(premixed: Any, seed: Any, bits: Any, inverse: Any) -> Any:
 
 
 @kernel
+@refcounted
 def _insert(indices: Indices, bits: int, hashes: int, octets: Octets) -> None:
     inverse = (1 << 32) // bits
     premixed = np.empty(_BATCH, np.uint32)
@@ -116,6 +117,7 @@ def _insert(indices: Indices, bits: int, hashes: int, octets: Octets) -> None:
 
 
 @kernel
+@refcounted
 def _positives(
     octets: Octets, bits: int, hashes: int, size: int, found: Indices
 ) -> int:
@@ -149,7 +151,7 @@ def _positives(
     return n
 
 
-@kernel
+@part
 def _scrambled(word: Any) -> Any:
     """Every bit of the result depends on every bit of the word."""
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -157,7 +159,7 @@ def _scrambled(word: Any) -> Any:
     return word ^ (word >> np.uint64(31))
 
 
-@kernel
+@part
 def _lot(scrambled_key: Any, number: Any) -> Any:
     """64 random bits for this key and number."""
     return _scrambled(scrambled_key + np.uint64(number + 1) * np.uint64(_GOLDEN))
@@ -189,6 +191,7 @@ def _take_lots(
 
 
 @kernel
+@refcounted
 def _resolve(
     positives: Indices,
     bits: int,
@@ -235,7 +238,7 @@ def _resolve(
         sets = kept
 
 
-@kernel
+@part
 def _hash_rows(positives: Indices, first: int, bits: int, places: Any) -> int:
     """All hashes of some positives, a row of `places` for each seed."""
     inverse = (1 << 32) // bits
@@ -247,7 +250,8 @@ def _hash_rows(positives: Indices, first: int, bits: int, places: Any) -> int:
     return count
 
 
-@kernel
+@part
+@refcounted
 def _conflict_sets(
     positives: Indices,
     bits: int,

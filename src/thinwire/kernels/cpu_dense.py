@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba import extending, types
 from numpy.typing import NDArray
 
-from thinwire.kernels.compiled import kernel
+from thinwire.kernels.compiled import kernel, part
 
 intrinsic: Any = extending.intrinsic
 
@@ -432,7 +432,7 @@ def accumulate_and_lend(
         q = end_q
 
 
-@kernel
+@part
 def _list(fills: Bits, ends: Bits, number: int, threshold: int) -> Any:
     """Where a list is to be continued, the last place for a word, and for whom."""
     n = fills[number]
@@ -442,12 +442,12 @@ def _list(fills: Bits, ends: Bits, number: int, threshold: int) -> Any:
     return n, last, np.int64(threshold) if n <= last else _NEVER
 
 
-@kernel
+@part
 def _fill(n: int, least: int) -> int:
     return -1 - n if least == _NEVER else n
 
 
-@kernel
+@part
 def _lend(
     x: Floats,
     p: int,
@@ -469,7 +469,7 @@ def _lend(
     return n
 
 
-@kernel
+@part
 def _finish(
     x: Floats,
     grad: Gradient,
@@ -505,7 +505,7 @@ def _finish(
     fills[number] = _fill(n, least)
 
 
-@kernel
+@part
 def _run(
     starts: Bits, blocks: int, chunk: int, p: int, limit: int
 ) -> tuple[int, int, int]:
@@ -521,7 +521,7 @@ def _run(
     return b, p - starts[b], min(starts[b + 1], limit)
 
 
-@kernel
+@part
 def _edge(
     words: Bits,
     w: int,
@@ -598,7 +598,7 @@ def peaks(vector: Gradient, bounds: Bits, result: Bits) -> None:
         result[i] = _peak(segment) if len(segment) > 0 else 0
 
 
-@kernel
+@part
 def _peak(vector: Gradient) -> int:
     """The largest magnitude bits; vectors of them, as nothing is widened."""
     peak = _magnitude_bits(vector, 0)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.compiled import kernel
+from thinwire.kernels.compiled import kernel, part, refcounted
 from thinwire.kernels.reference_dexp import decoded, encoded
 
 Floats = NDArray[np.float32]
@@ -57,6 +57,7 @@ def _evaluate(fitted: Doubles, y: Floats) -> None:
 
 
 @kernel
+@refcounted
 def _fit(y: Floats, fitted: Doubles) -> None:
     if len(y) < _FEWEST:
         return
@@ -82,7 +83,8 @@ def _fit(y: Floats, fitted: Doubles) -> None:
         fitted[:] = 0.0
 
 
-@kernel
+@part
+@refcounted
 def _ratios(y: Floats) -> tuple[float, float]:
     """What neighbours grow by; 0 where they are no exponentials."""
     last = len(y) - 1
@@ -118,7 +120,7 @@ def _ratios(y: Floats) -> tuple[float, float]:
     return _exp((b + root) / 2.0 / last), _exp((b - root) / 2.0 / last)
 
 
-@kernel
+@part
 def _solve(rows: Doubles, right: Doubles) -> None:
     """Gaussian elimination, by the largest pivot of each column."""
     count = len(right)
@@ -156,7 +158,7 @@ def _exp(x: float) -> float:
     return result
 
 
-@kernel
+@part
 def _amplitudes(y: Floats, fitted: Doubles) -> None:
     """Least squares for the amplitudes, by Cramer's rule."""
     u = 1.0

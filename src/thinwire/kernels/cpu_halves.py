@@ -11,7 +11,7 @@ from numba import extending, types
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.compiled import kernel
+from thinwire.kernels.compiled import kernel, part
 
 intrinsic: Any = extending.intrinsic
 
@@ -69,7 +69,7 @@ def _to_bfloat16(values: Bits, halves: Halves) -> None:
         _to_bfloat16_with_care(values, halves)
 
 
-@kernel
+@part
 def _to_bfloat16_with_care(values: Bits, halves: Halves) -> None:
     """Finite values remain finite, and what is not a number remains none."""
     for i in range(len(values)):

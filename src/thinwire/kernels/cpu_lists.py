@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thinwire.kernels.compiled import kernel
+from thinwire.kernels.compiled import kernel, part
 
 Floats = NDArray[np.float32]
 Bits = NDArray[np.int64]
@@ -62,7 +62,7 @@ def merge_add(
 # to walk from chunk to chunk instead is a branch that is guessed wrong at each.
 
 
-@kernel
+@part
 def _chunk_bits(chunk: int, stride: int) -> int:
     """By how much to shift instead of dividing by a chunk; -1 where that will not do.
 
@@ -225,14 +225,17 @@ def add_to_lent(
 def interleave(
     local: Indices,
     values: Floats,
+    at: Bits,
     ends: Bits,
     chunk: int,
     indices: Indices,
     joined: Floats,
 ) -> None:
-    """One ascending list from those of blocks that are dealt chunks in turn."""
-    count = len(ends) - 1
-    at = ends[:-1].copy()
+    """One ascending list from those of blocks that are dealt chunks in turn.
+
+    Block b's own runs from `at[b]`, which moves there, to `ends[b]`.
+    """
+    count = len(ends)
     n = 0
     row = 0
     while n < len(local):
@@ -240,7 +243,7 @@ def interleave(
         for b in range(count):
             shift = chunk * (b + row * (count - 1))
             i = at[b]
-            end = ends[b + 1]
+            end = ends[b]
             while i < end and local[np.uintp(i)] < limit:
                 indices[np.uintp(n)] = local[np.uintp(i)] + shift
                 joined[np.uintp(n)] = values[np.uintp(i)]

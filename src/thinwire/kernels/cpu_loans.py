@@ -166,8 +166,11 @@ class Loans:
         k = len(out[0])
         goal = goal_of(k, slack, place.length)
         brain = int(self.rounding == torch.bfloat16)
-        asked = (*self.loans[number], brain, threshold, goal)
-        found = Found(*cpu_select.choose_lent(*place[:-1], *asked, *out))
+        loan = self.loans[number]
+        asked = (*place[:-1], *loan, brain, threshold, goal)
+        others = np.empty_like(loan.where), np.empty_like(loan.held)
+        room = (cpu_select.room_for_counts(), *others)
+        found = Found(*cpu_select.choose_lent(*asked, *room, *out))
         if found.reaching < k:
             return None
         del self.loans[number]

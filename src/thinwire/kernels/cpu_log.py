@@ -16,7 +16,7 @@ from numba import extending, types
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.compiled import kernel
+from thinwire.kernels.compiled import kernel, part, refcounted
 from thinwire.kernels.cpu_bits import all_zero_from, as_section, as_words
 from thinwire.kernels.reference_log import check_levels, nbytes_log
 from thinwire.kernels.sections import check_length, check_spare
@@ -76,6 +76,7 @@ def _bits_of(typing: Any, value: Any) -> Any:
 
 
 @kernel
+@refcounted
 def _encode(values: Bits, bits: int, levels: Floats, words: Words) -> None:
     levels[:] = 0
     low, high, others = _range(values)
@@ -100,7 +101,7 @@ def _encode(values: Bits, bits: int, levels: Floats, words: Words) -> None:
     _code(cells, table, bits, words)
 
 
-@kernel
+@part
 def _range(values: Bits) -> Any:
     """The least and the largest magnitude, and whether some values have none."""
     low = np.int32(_INFINITY)
@@ -115,7 +116,7 @@ def _range(values: Bits) -> Any:
     return np.int64(min(low, high)), np.int64(high), others
 
 
-@kernel
+@part
 def _cells(
     values: Bits, first: int, shift: int, size: int, cells: NDArray[np.uint16]
 ) -> None:
@@ -130,7 +131,8 @@ def _cells(
         cells[i] = (none if other else cell) | sign
 
 
-@kernel
+@part
+@refcounted
 def _before(
     values: Bits,
     cells: NDArray[np.uint16],
@@ -166,7 +168,7 @@ def _before(
     return counts, sums
 
 
-@kernel
+@part
 def _own(counts: Counts, bounds: Counts) -> bool:
     """A level for each cell with values in it; False if they are too many."""
     found = 0
@@ -180,7 +182,7 @@ def _own(counts: Counts, bounds: Counts) -> bool:
     return True
 
 
-@kernel
+@part
 def _place(
     counts: Counts,
     sums: Counts,
@@ -219,7 +221,7 @@ def _place(
             break
 
 
-@kernel
+@part
 def _means(
     counts: Counts, sums: Counts, exponent: int, bounds: Counts, levels: Floats
 ) -> None:
@@ -236,7 +238,7 @@ def _means(
         levels[j] = np.float32(np.float64(level) * unit)
 
 
-@kernel
+@part
 def _power_of_two(exponent: int) -> float:
     power = 1.0
     for _ in range(abs(exponent)):
@@ -244,7 +246,7 @@ def _power_of_two(exponent: int) -> float:
     return power if exponent >= 0 else 1.0 / power
 
 
-@kernel
+@part
 def _code(
     cells: NDArray[np.uint16], table: NDArray[np.uint8], bits: int, words: Words
 ) -> None:
@@ -279,6 +281,7 @@ def _code(
 
 
 @kernel
+@refcounted
 def _decode(levels: Floats, words: Words, bits: int, values: Floats) -> bool:
     """Answers whether the levels can be right; `words` must hold all codes."""
     count = len(levels)

@@ -22,7 +22,7 @@ from numba import extending, types
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.compiled import kernel
+from thinwire.kernels.compiled import kernel, part, refcounted
 from thinwire.kernels.cpu_bits import all_zero_from, as_words
 from thinwire.kernels.sections import check_length, check_spare, index_dtype
 
@@ -127,7 +127,7 @@ def _read_ones(words: Words, indices: Indices) -> None:
             i += 1
 
 
-@kernel
+@part
 def _hashed(key: Any, number: Any) -> Any:
     z = key + np.uint64(_GOLDEN) * np.uint64(np.int64(number) + 1)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(_FIRST)
@@ -135,7 +135,7 @@ def _hashed(key: Any, number: Any) -> Any:
     return z ^ (z >> np.uint64(31))
 
 
-@kernel
+@part
 def _place(hashed: Any, row: Any, columns: Any) -> Any:
     """The cell of the table, counted row by row."""
     column = ((hashed >> np.uint64(32)) * np.uint64(columns)) >> np.uint64(32)
@@ -160,6 +160,7 @@ def _insert(
 
 
 @kernel
+@refcounted
 def _peel(
     cells: Cells,
     ids: Indices,
@@ -214,6 +215,7 @@ def _peel(
 
 
 @kernel
+@refcounted
 def _estimate(
     cells: Cells,
     ids: Indices,

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.compiled import kernel
+from thinwire.kernels.compiled import kernel, part, refcounted
 from thinwire.kernels.reference_poly import (
     VALUES_PER_PIECE,
     assembled,
@@ -51,14 +51,14 @@ def decode_poly(section: Tensor, nnz: int) -> Tensor:
     return values
 
 
-@kernel
+@part
 def _kind(value: Any) -> int:
     if not np.isfinite(value) or value == 0:
         return 0
     return 1 if value > 0 else -1
 
 
-@kernel
+@part
 def _runs(values: Floats, ends: Lengths) -> int:
     """Where the values of one kind end; -1 if they are not in the order of kinds."""
     count = 0
@@ -82,7 +82,7 @@ def _runs(values: Floats, ends: Lengths) -> int:
     return count if at == len(values) else -1
 
 
-@kernel
+@part
 def _strays_most(values: Floats, start: int, end: int, least: int) -> tuple[float, int]:
     """How far from the chord values are at most, and where, not too near the ends."""
     if end - start < 2 * least or _kind(values[start]) == 0:
@@ -101,6 +101,7 @@ def _strays_most(values: Floats, start: int, end: int, least: int) -> tuple[floa
 
 
 @kernel
+@refcounted
 def _cut(values: Floats, most: int, least: int, ends: Lengths) -> int:
     """Where pieces end; answers how many there are."""
     count: int = _runs(values, ends)
@@ -130,6 +131,7 @@ def _cut(values: Floats, most: int, least: int, ends: Lengths) -> int:
 
 
 @kernel
+@refcounted
 def _describe(
     values: Floats, ends: Lengths, degree: int, counts: Counts, data: Floats
 ) -> int:
@@ -155,7 +157,7 @@ def _describe(
     return used
 
 
-@kernel
+@part
 def _crosses(values: Floats, first: Any) -> bool:
     """Whether a value has another sign than the first of its piece."""
     below = above = False
@@ -165,7 +167,8 @@ def _crosses(values: Floats, first: Any) -> bool:
     return below if first > 0 else above
 
 
-@kernel
+@part
+@refcounted
 def _fit(values: Floats, coefficients: Floats) -> None:
     """Least squares, as `reference_poly` explains."""
     terms = len(coefficients)
@@ -207,7 +210,8 @@ def _fit(values: Floats, coefficients: Floats) -> None:
         coefficients[j] = fitted[j]
 
 
-@kernel
+@part
+@refcounted
 def _curve(coefficients: Floats, values: Floats) -> bool:
     """Horner's rule; answers whether all values are finite."""
     last = len(values) - 1
@@ -231,6 +235,7 @@ def _curve(coefficients: Floats, values: Floats) -> bool:
 
 
 @kernel
+@refcounted
 def _evaluate(lengths: Lengths, counts: Counts, data: Floats, values: Floats) -> bool:
     """Every piece; answers whether all values are finite."""
     finite = True

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.compiled import kernel
+from thinwire.kernels.compiled import kernel, part
 from thinwire.kernels.reference_qsgd import (
     check_norms,
     check_numbers,
@@ -67,7 +67,7 @@ def _parts(
     return section[:ends].view(np.float32), section[ends:].view(numbers)
 
 
-@kernel
+@part
 def _square(value: Any) -> Any:
     wide = np.float64(value)
     return wide * wide if abs(value) < _INFINITY else 0.0
@@ -95,7 +95,7 @@ def _norms(values: Floats, bucket: int, norms: Floats) -> None:
         norms[b] = min(np.sqrt(total), _LARGEST)
 
 
-@kernel
+@part
 def _draw(seed: Any, place: int) -> Any:
     state = np.uint64(place + 1) * _STEP + seed
     state = (state ^ (state >> np.uint64(30))) * _FIRST

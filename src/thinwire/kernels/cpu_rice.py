@@ -21,7 +21,7 @@ from numba import extending, types
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.compiled import kernel
+from thinwire.kernels.compiled import kernel, refcounted
 from thinwire.kernels.cpu_bits import all_zero_from, as_section, as_words
 from thinwire.kernels.reference_rice import check_room, check_widest
 from thinwire.kernels.sections import (
@@ -101,6 +101,7 @@ def _leading_zeros(typing: Any, word: Any) -> Any:
 
 
 @kernel
+@refcounted
 def _choose(indices: Indices, widths: Octets) -> tuple[int, int]:
     """Write each block's width; answers the bits of remainders and of quotients.
 
@@ -203,6 +204,7 @@ def _measure(widths: Octets, count: int) -> tuple[int, int]:
 
 
 @kernel
+@refcounted
 def _read(
     words: Words,
     widths: Octets,

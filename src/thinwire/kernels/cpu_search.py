@@ -60,7 +60,7 @@ def search(
             threshold = lower if threshold < 0 else min(lower, threshold - 1)
             threshold = max(threshold, _LEAST)
             cpu_dense.mark(*place, words, threshold)
-        given = (*place[:-1], words, threshold, goal)
+        given = (*place[:-1], words, threshold, goal, cpu_select.room_for_counts())
         room = _room(goal, indices.dtype)
         while True:
             marked, count, kth, reached = cpu_select.choose(
@@ -133,5 +133,5 @@ def _estimate(place: Place, k: int) -> int:
     rank += 4 * sqrt(rank) + 1
     if rank >= len(found):
         return _LEAST
-    kth, _ = cpu_select.kth_magnitude(found, int(rank))
+    kth, _ = cpu_select.kth_magnitude(found, int(rank), cpu_select.room_for_counts())
     return int(kth)

@@ -18,13 +18,14 @@ from llvmlite import ir
 from numba import extending, types
 from numpy.typing import NDArray
 
-from thinwire.kernels.compiled import kernel
+from thinwire.kernels.compiled import kernel, part
 
 intrinsic: Any = extending.intrinsic
 
 Floats = NDArray[np.float32]
 Bits = NDArray[np.int64]
 Indices = NDArray[Any]
+Counts = NDArray[np.int32]
 
 MAGNITUDE = 0x7FFFFFFF
 
@@ -137,8 +138,13 @@ def _pick(typing: Any, first: Any, one: Any, other: Any) -> Any:
     return kind(types.int64, kind, kind), generate
 
 
-@kernel
-def _find(counts: Indices, k: int) -> tuple[int, int]:
+def room_for_counts() -> Counts:
+    """What a kernel counts in: allocating it there would take longer to compile."""
+    return np.empty(_BINS, np.int32)
+
+
+@part
+def _find(counts: Counts, k: int) -> tuple[int, int]:
     """The bin in which a count from the top reaches `k`, and how many it must give."""
     b = len(counts) - 1
     while b > 0 and counts[b] < k:
@@ -147,9 +153,15 @@ def _find(counts: Indices, k: int) -> tuple[int, int]:
     return b, k
 
 
-@kernel
+@part
+def _clear(counts: Counts) -> None:
+    for b in range(len(counts)):
+        counts[b] = 0
+
+
+@part
 def _refine(
-    values: Floats, k: int, low: int, shift: int, counts: Indices
+    values: Floats, count: int, k: int, low: int, shift: int, counts: Counts
 ) -> tuple[int, int]:
     """The k-th largest magnitude, and how many of exactly this magnitude to take.
 
@@ -168,24 +180,25 @@ def _refine(
         else:
             high = low + (1 << shift)
             shift = max(shift - 13, 0)
-        counts[:] = 0
-        for i in range(len(values)):
+        _clear(counts)
+        for i in range(count):
             m = _magnitude(values[i])
             if low <= m < high:
                 counts[np.uintp(min((m - low) >> shift, _BINS - 1))] += 1
 
 
 @kernel
-def kth_magnitude(values: Floats, k: int) -> tuple[int, int]:
+def kth_magnitude(values: Floats, k: int, counts: Counts) -> tuple[int, int]:
     """The k-th largest magnitude of a list, and how many of it are among the k."""
-    counts = np.zeros(_BINS, np.int32)
+    _clear(counts)
     for i in range(len(values)):
         counts[np.uintp(_magnitude(values[i]) >> _COARSE)] += 1
-    kth, ties = _refine(values, k, 0, _COARSE, counts)
-    return kth, ties
+    return _refine(  # type: ignore[no-any-return]
+        values, len(values), k, np.int64(0), np.int64(_COARSE), counts
+    )
 
 
-@kernel
+@part
 def _count(words: Bits) -> int:
     """How many elements are marked."""
     total = 0
@@ -194,7 +207,7 @@ def _count(words: Bits) -> int:
     return total
 
 
-@kernel
+@part
 def _list(words: Bits, marked: int, where: Indices) -> None:
     """The numbers of the elements that are marked, and up to 4 that mean nothing.
 
@@ -220,16 +233,17 @@ def _list(words: Bits, marked: int, where: Indices) -> None:
         n += here
 
 
-@kernel
+@part
 def _gather(
     x: Floats,
     start: int,
     chunk: int,
     jump: int,
     threshold: int,
+    marked: int,
     where: Indices,
     found: Floats,
-    counts: Indices,
+    counts: Counts,
 ) -> int:
     """What `x` holds at each of `where`, counted; what is below is left out.
 
@@ -237,7 +251,7 @@ def _gather(
     """
     bits = _trailing_zeros(chunk) if chunk & (chunk - 1) == 0 else -1
     n = 0
-    for i in range(len(where) - SPARE):
+    for i in range(marked):
         ahead: Any = np.int64(where[i + SPARE])
         j: Any = np.int64(where[i])
         if bits >= 0:
@@ -257,7 +271,7 @@ def _gather(
     return n
 
 
-@kernel
+@part
 def _compact(
     where: Indices,
     found: Floats,
@@ -288,6 +302,7 @@ def choose(
     words: Bits,
     threshold: int,
     goal: int,
+    counts: Counts,
     where: Indices,
     found: Floats,
     indices: Indices,
@@ -298,29 +313,31 @@ def choose(
     Answers how many are marked; how many reach the threshold (too few: nothing was
     written), the k-th magnitude, and about the `goal`-th magnitude (0 if there are not
     so many). `where` and `found` are room for all that are marked and `SPARE` more;
-    with less room nothing is done.
+    with less room nothing is done. `counts` is room, too.
     """
     marked = _count(words)
     if marked + SPARE > len(where):
         return marked, 0, 0, 0
     k = len(indices)
     _list(words, marked, where)
-    where[marked : marked + SPARE] = where[marked - 1] if marked else 0
-    counts = np.zeros(_BINS, np.int32)
-    listed = where[: marked + SPARE]
-    n = _gather(x, start, chunk, stride - chunk, threshold, listed, found, counts)
+    last = where[marked - 1] if marked else 0
+    for i in range(marked, marked + SPARE):
+        where[i] = last
+    _clear(counts)
+    jump = stride - chunk
+    n = _gather(x, start, chunk, jump, threshold, marked, where, found, counts)
     if n < k:
         return marked, n, 0, 0
     reached = 0
     if n >= goal:
         b, _ = _find(counts, goal)
         reached = threshold + (b << _FINE)
-    kth, ties = _refine(found[:n], k, threshold, _FINE, counts)
+    kth, ties = _refine(found, n, k, threshold, np.int64(_FINE), counts)
     _compact(where, found, kth, ties, indices, values)
     return marked, n, kth, reached
 
 
-@kernel
+@part
 def _sort_out(
     where: Indices,
     held: Floats,
@@ -360,7 +377,7 @@ def _sort_out(
     return int(back)
 
 
-@kernel
+@part
 def _sort_out_changed(
     where: Indices,
     held: Floats,
@@ -412,6 +429,9 @@ def choose_lent(
     brain: int,
     threshold: int,
     goal: int,
+    counts: Counts,
+    others: Indices,
+    rest: Floats,
     indices: Indices,
     values: Floats,
 ) -> tuple[int, int, int]:
@@ -420,8 +440,9 @@ def choose_lent(
     Answers as `choose` does, but for how many are marked. If too few reach the
     threshold, nothing goes back. Of what is chosen, that which rounding takes off is
     in `x` already, unless the element was `changed` (or that is empty: none was).
+    `counts`, and `others` and `rest`, each as long as `where`, are room.
     """
-    counts = np.zeros(_BINS, np.int32)
+    _clear(counts)
     n = 0
     for i in range(len(held)):
         above = _magnitude(held[i]) - threshold
@@ -435,9 +456,7 @@ def choose_lent(
     if n >= goal:
         b, _ = _find(counts, goal)
         reached = threshold + (b << _FINE)
-    kth, ties = _refine(held, k, threshold, _FINE, counts)
-    others = np.empty(len(where), where.dtype)
-    rest = np.empty(len(where), np.float32)
+    kth, ties = _refine(held, len(held), k, threshold, np.int64(_FINE), counts)
     if len(changed) == 0:
         back = _sort_out(where, held, kth, ties, indices, values, others, rest)
     else:
@@ -509,6 +528,7 @@ def sample(
 
 @kernel
 def partition(
+    counts: Counts,
     k: int,
     indices: Indices,
     values: Floats,
@@ -517,8 +537,8 @@ def partition(
     dropped: Indices,
     dropped_values: Floats,
 ) -> None:
-    """The `k` largest of a list, and the others."""
-    kth, ties = kth_magnitude(values, k)
+    """The `k` largest of a list, and the others. `counts` is room."""
+    kth, ties = kth_magnitude(values, k, counts)
     taken = 0
     left = 0
     for i in range(len(values)):

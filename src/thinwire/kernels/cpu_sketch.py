@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.compiled import kernel
+from thinwire.kernels.compiled import kernel, part, refcounted
 from thinwire.kernels.cpu_threads import share_out
 from thinwire.kernels.hashes import Hashes, half_bits, turn_keys
 
@@ -71,7 +71,7 @@ def _keys(hashes: Hashes) -> Words:
     return np.array([hashes.key(row) for row in range(hashes.rows)], np.uint64)
 
 
-@kernel
+@part
 def _hash(key: Any, number: Any) -> Any:
     """The 64 bits of a block's number in the row of a key."""
     z = np.uint64(key) + np.uint64(_GOLDEN) * (np.uint64(number) + np.uint64(1))
@@ -80,19 +80,20 @@ def _hash(key: Any, number: Any) -> Any:
     return z ^ (z >> np.uint64(31))
 
 
-@kernel
+@part
 def _cell(word: Any, columns: Any) -> Any:
     upper = np.uint64(word) >> np.uint64(32)
     return np.int64((upper * np.uint64(columns)) >> np.uint64(32))
 
 
-@kernel
+@part
 def _sign(word: Any) -> Any:
     odd = np.int32(np.uint64(word) & np.uint64(1))
     return np.float32(np.int32(1) - odd - odd)
 
 
 @kernel
+@refcounted
 def _encode_rows(
     x: Floats, table: Floats, keys: Words, block: int, low: int, high: int
 ) -> None:
@@ -112,7 +113,7 @@ def _encode_rows(
                 _add_runs(table[i], tile, p, keys[i], block)
 
 
-@kernel
+@part
 def _add_each(
     row: Floats, tile: Floats, p: int, key: Any, cells: Any, signed: Floats
 ) -> None:
@@ -125,7 +126,7 @@ def _add_each(
         row[cells[t]] += signed[t]
 
 
-@kernel
+@part
 def _add_runs(row: Floats, tile: Floats, p: int, key: Any, block: int) -> None:
     columns = len(row)
     number = p // block
@@ -145,13 +146,14 @@ def _add_runs(row: Floats, tile: Floats, p: int, key: Any, block: int) -> None:
         number += 1
 
 
-@kernel
+@part
 def _add_run(cells: Floats, values: Floats, sign: Any) -> None:
     for t in range(len(values)):
         cells[t] += sign * values[t]
 
 
 @kernel
+@refcounted
 def _estimate(
     out: Floats,
     table: Floats,
@@ -182,7 +184,7 @@ def _estimate(
             _median_of_7(seen, tile)
 
 
-@kernel
+@part
 def _read_each(row: Floats, seen: Floats, p: int, key: Any) -> None:
     columns = len(row)
     for t in range(len(seen)):
@@ -190,7 +192,7 @@ def _read_each(row: Floats, seen: Floats, p: int, key: Any) -> None:
         seen[t] = _sign(word) * row[_cell(word, columns)]
 
 
-@kernel
+@part
 def _read_runs(row: Floats, seen: Floats, p: int, key: Any, block: int) -> None:
     columns = len(row)
     number = p // block
@@ -210,7 +212,7 @@ def _read_runs(row: Floats, seen: Floats, p: int, key: Any, block: int) -> None:
         number += 1
 
 
-@kernel
+@part
 def _read_run(cells: Floats, seen: Floats, sign: Any) -> None:
     for t in range(len(seen)):
         seen[t] = sign * cells[t]
@@ -220,7 +222,7 @@ def _read_run(cells: Floats, seen: Floats, sign: Any) -> None:
 # with is the processor's business.
 
 
-@kernel
+@part
 def _mean(seen: Floats, tile: Floats) -> None:
     rows = np.float32(len(seen))
     for t in range(len(tile)):
@@ -230,35 +232,35 @@ def _mean(seen: Floats, tile: Floats) -> None:
         tile[t] = total / rows
 
 
-@kernel
+@part
 def _one(seen: Floats, tile: Floats) -> None:
     for t in range(len(tile)):
         tile[t] = seen[0, t] + np.float32(0)
 
 
-@kernel
+@part
 def _least(a: Any, b: Any) -> Any:
     return a if a < b else b
 
 
-@kernel
+@part
 def _most(a: Any, b: Any) -> Any:
     return b if a < b else a
 
 
-@kernel
+@part
 def _middle(a: Any, b: Any, c: Any) -> Any:
     return _most(_least(a, b), _least(_most(a, b), c)) + np.float32(0)
 
 
-@kernel
+@part
 def _median_of_3(seen: Floats, tile: Floats) -> None:
     a, b, c = seen[0], seen[1], seen[2]
     for t in range(len(tile)):
         tile[t] = _middle(a[t], b[t], c[t])
 
 
-@kernel
+@part
 def _median_of_5(seen: Floats, tile: Floats) -> None:
     """The least of four is below the median of five, and their greatest above it."""
     a, b, c, d, e = seen[0], seen[1], seen[2], seen[3], seen[4]
@@ -268,7 +270,7 @@ def _median_of_5(seen: Floats, tile: Floats) -> None:
         tile[t] = _middle(low, high, e[t])
 
 
-@kernel
+@part
 def _median_of_7(seen: Floats, tile: Floats) -> None:
     """By thirteen comparisons, of which each keeps what may still be the median."""
     for t in range(len(tile)):
