@@ -170,6 +170,15 @@ def test_a_gradient_in_pieces_is_marked_instead(blocks):
     twin.check()
 
 
+def test_an_empty_piece_after_the_whole(blocks):
+    twin = Twin(blocks).warm()
+    twin.accumulate()
+    kernels.accumulate_(twin.x, torch.empty(0), offset=SIZE, marker=twin.marker)
+    twin.add(0, scale=1000.0)  # what marks of an earlier step do not know
+    twin.take()
+    twin.check()
+
+
 def test_another_rounding_than_the_last(blocks):
     twin = Twin(blocks).warm()
     twin.accumulate()

@@ -113,6 +113,11 @@ class _Turn:
                 if self._depth == 0:
                     self._release()
 
+    @property
+    def compiling(self) -> bool:
+        """Whether a thread compiles right now."""
+        return self._depth > 0
+
     def wait(self, folder: str, patience: float) -> bool:
         """Whether to look again, which ends once the lock is held or not to be had."""
         if self._settled:
@@ -142,9 +147,21 @@ class _Turn:
 _turn = _Turn()
 
 
+def _start_anew() -> None:
+    """A child has its parent's turn, but not the thread whose turn it was."""
+    global _turn  # noqa: PLW0603 - one per process, as the lock is
+    if _turn.compiling:
+        gc.enable()
+    _turn = _Turn()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)
+
+
 def _opened(folder: str) -> int:
     os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - as numba will
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
     return os.open(os.path.join(folder, _LOCK), flags, 0o600)  # noqa: PTH118
 
 

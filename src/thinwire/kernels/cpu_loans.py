@@ -110,7 +110,7 @@ class Loans:
             )
 
         share_out(run, 0, len(x), boundary=lambda position: position)
-        marker.valid = [False] * len(marker.blocks)  # there are lists, and no marks
+        marker.forget()  # there are lists, and no marks
         inorder = [parts[low] for low in sorted(parts)]
         return [
             b

@@ -1,7 +1,7 @@
 """A gradient in, its average out: a guard and four statements, the last its user's."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -209,7 +209,9 @@ class Pipeline:
         try:
             return self.collective.all_reduce_(x, channel, state.collective, out)
         except Exception:
-            state.collective.reclaim(x)  # what was not sent is not to be lost
+            # What was not sent is not to be lost; but the first error is the one to see.
+            with suppress(RuntimeError):
+                state.collective.reclaim(x)
             raise
 
     def _start(
@@ -327,6 +329,8 @@ def _hidden(
     stash = [view.clone() for view in views]
     for view in views:
         view.zero_()
-    yield
-    for view, kept in zip(views, stash, strict=True):
-        view.add_(kept.mul_(keep))
+    try:
+        yield
+    finally:
+        for view, kept in zip(views, stash, strict=True):
+            view.add_(kept.mul_(keep))
