@@ -115,6 +115,7 @@ def _runs(task: str, recipe: dict) -> Iterator[Run]:
         note, more = ", clipped by each worker", {"clip_locally": True}
         yield from _selections(task, make, {note: more})
         yield make(1, "spardl 1 %", method="spardl")
+        yield make(2, f"dense{note}", **more)
         codec = "elias-fano+log4"
         label = f"spardl 1 %, {codec}{note}"
         yield make(2, label, method="spardl", codec=codec, **more)
