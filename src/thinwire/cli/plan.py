@@ -118,7 +118,7 @@ def run(
     with console.status("measuring this machine, once") as status:
         speeds = machine.known(
             tried,
-            others=scenario.others,
+            sharing=scenario.sharing,
             anew=recalibrate,
             tell=lambda what: status.update(f"measuring this machine, once: {what}"),
         )
