@@ -25,8 +25,8 @@ Point = tuple[int, int, float]
 # Large vectors on few ranks for what an element and an entry cost, others on more for
 # what a peer's entries do, small ones for what a list costs of any length.
 POINTS: tuple[Point, ...] = (
-    (8_000_000, 2, 0.01),
-    (8_000_000, 2, 0.001),
+    (4_000_000, 2, 0.01),
+    (4_000_000, 2, 0.001),
     (2_000_000, 8, 0.01),
     (1_000_000, 4, 0.01),
     (100_000, 4, 0.03),
@@ -38,6 +38,7 @@ MOST_RANKS = max(ranks for _, ranks, _ in POINTS)
 # Other ranks' and other steps' gradients are the same numbers, moved on by so many:
 # fresh ones take longer to draw than to reduce.
 _SHIFT = 4099
+_LONGEST, _MOST_STEPS = 8_000_000, 8
 _PERIOD = 1 << 16
 
 
@@ -122,7 +123,7 @@ def gradient(size: int, rank: int, step: int) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _drawn() -> Tensor:
-    size = max(size for size, _, _ in POINTS) + MOST_RANKS * (WARM + STEPS) * _SHIFT
+    size = _LONGEST + MOST_RANKS * _MOST_STEPS * _SHIFT
     generator = torch.Generator().manual_seed(0)
     values = torch.empty(size).exponential_(generator=generator)
     signs = torch.randint(0, 2, (size,), generator=generator, dtype=torch.int8)

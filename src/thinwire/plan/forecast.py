@@ -14,8 +14,8 @@ from math import inf, isfinite
 
 from thinwire.cost import Cost, Link, Rounds
 from thinwire.errors import ConfigError
-from thinwire.plan.choice import Choice
 from thinwire.plan import processes
+from thinwire.plan.choice import Choice
 from thinwire.plan.machine import Machine, Sharing
 from thinwire.plan.moves import moves
 from thinwire.plan.processor import features
@@ -151,17 +151,17 @@ def reduced(
     # More ranks than processes could stand for are slower still.
     crowd = max(1.0, scenario.share / sharing.share)
     software = moves(choice, size, ranks, machine.loopback(sharing))
-    transport, detour = crowd * software.nbytes, choice.detour(size, ranks, link)
-    if scenario.rounds is not None:  # of which the software's part is measured too
+    detour = choice.detour(size, ranks, link)
+    if scenario.rounds is not None:  # the processor's part was measured with the wire's
         over = moves(choice, size, ranks, scenario.rounds)
-        return Reduction(compute, over.nbytes, transport, over.waits + detour)
+        return Reduction(compute, over.nbytes, 0.0, over.waits + detour)
     own, guard = choice.own_cost(size, ranks), choice.guard_cost(size, ranks)
     plain = Link(0.0, link.bandwidth, link.burst)
     return Reduction(
         compute,
         # The guard's few bytes would not use up what a burst spares.
         plain.seconds(own, idle=compute) + link.transfer(guard.nbytes),
-        transport,
+        crowd * software.nbytes,
         (own.rounds + guard.rounds) * link.latency + crowd * software.waits + detour,
     )
 

@@ -23,7 +23,7 @@ from thinwire.version import __version__
 Tell = Callable[[str], None]
 """Is told what is being measured."""
 
-_VERSION = 6
+_VERSION = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Machine:
 
     def pace(self, choice: Choice, sharing: Sharing) -> Pace:
         """Of the same."""
-        return self.paces[_key_of_pace(choice, sharing)]
+        return self.paces[key_of_pace(choice, sharing)]
 
     def loopback(self, sharing: Sharing) -> Rounds:
         """Rounds without a network between them."""
@@ -98,7 +98,8 @@ def key(choice: Choice, others: int = 0) -> str:
     return ", ".join(said)
 
 
-def _key_of_pace(choice: Choice, sharing: Sharing) -> str:
+def key_of_pace(choice: Choice, sharing: Sharing) -> str:
+    """The same for processes."""
     return f"{key(choice, sharing.others)}, {sharing.processes} processes"
 
 
@@ -112,7 +113,7 @@ def known(
     """This machine, with the speeds of these choices: what is not known is measured."""
     file = _file()
     machine = (None if anew else _read(file)) or Machine()
-    wanted = {_key_of_pace(choice, sharing): choice for choice in choices}
+    wanted = {key_of_pace(choice, sharing): choice for choice in choices}
     _simulate(machine, wanted.values(), sharing.others, tell)
     missing = [name for name in wanted if name not in machine.paces]
     if missing:

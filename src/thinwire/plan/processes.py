@@ -14,10 +14,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -27,7 +28,7 @@ import torch.distributed as dist
 
 from thinwire.cost import Rounds
 from thinwire.errors import GroupError
-from thinwire.groups import pace, simulate
+from thinwire.groups import Group, pace, simulate
 from thinwire.groups.torch import TorchGroup
 from thinwire.plan import calibrate
 from thinwire.plan.choice import Choice
@@ -41,7 +42,7 @@ _TIMEOUT = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """What processes took: for rounds, and for a reduction of each of `SIZES`."""
+    """What processes took: for rounds, and for reductions from short to long."""
 
     rounds: Rounds
     reductions: list[list[float]]  # of each choice
@@ -85,12 +86,15 @@ def count(share: float, others: int) -> int:
     """How many processes crowd this machine's cores as ranks will crowd theirs."""
     cores = os.cpu_count() or 1
     crowd = share * cores if share > 1 else min(others + 1, cores)
-    return max(FEWEST, min(MOST, round(crowd)))
+    pairs = round(crowd / 2)  # two teams must divide them
+    return max(FEWEST, min(MOST, 2 * pairs))
 
 
-def measure(choices: Sequence[Choice], processes: int) -> Walls:
+def measure(
+    choices: Sequence[Choice], processes: int, sizes: Sequence[int] = SIZES
+) -> Walls:
     """Start the processes, and let one of them tell."""
-    given = json.dumps([processes, _free_port(), [asdict(each) for each in choices]])
+    given = json.dumps([[asdict(each) for each in choices], processes, sizes])
     leader = subprocess.Popen(
         [sys.executable, "-m", __name__, given],
         stdout=subprocess.PIPE,
@@ -140,25 +144,28 @@ def _choice(given: dict[str, Any]) -> Choice:
     return Choice(**given, options=options)
 
 
-def _lead(processes: int, port: int, given: Sequence[dict[str, Any]]) -> None:
+def _lead(given: Sequence[dict[str, Any]], processes: int, sizes: list[int]) -> None:
     torch.set_num_threads(1)
     choices = [_choice(each).at_density(DENSITY) for each in given]
     for choice in choices:  # loads the kernels, once for all
-        simulate(FEWEST, lambda group, made=choice: _reduced(made, 1000, group, 1))
-    children = []
+        simulate(FEWEST, partial(_reduced, choice, 1000))
+    port, children = _free_port(), []
     for rank in range(1, processes):
         child = os.fork()
         if child == 0:
-            _work(rank, processes, port, choices)
+            with _joined(rank, processes, port) as group:
+                _walls(choices, sizes, group)
             os._exit(0)
         children.append(child)
-    found = _work(0, processes, port, choices)
+    with _joined(0, processes, port) as group:
+        found = _walls(choices, sizes, group)
     for child in children:
         os.waitpid(child, 0)
     sys.stdout.write(json.dumps(asdict(found)))
 
 
-def _work(rank: int, processes: int, port: int, choices: Sequence[Choice]) -> Walls:
+@contextmanager
+def _joined(rank: int, processes: int, port: int) -> Iterator[Group]:
     dist.init_process_group(
         "gloo",
         init_method=f"tcp://127.0.0.1:{port}",
@@ -166,23 +173,25 @@ def _work(rank: int, processes: int, port: int, choices: Sequence[Choice]) -> Wa
         world_size=processes,
         timeout=timedelta(seconds=_TIMEOUT),
     )
-    group = TorchGroup()
-    rounds = pace.measure(group)
-    reductions = [
-        [median(_reduced(choice, size, group, _STEPS)) for size in SIZES]
-        for choice in choices
-    ]
+    yield TorchGroup()
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _walls(choices: Sequence[Choice], sizes: Sequence[int], group: Group) -> Walls:
+    rounds = pace.measure(group)
+    reductions = [
+        [median(_reduced(choice, size, group)) for size in sizes] for choice in choices
+    ]
     return Walls(rounds, reductions)
 
 
-def _reduced(choice: Choice, size: int, group: Any, steps: int) -> list[float]:
+def _reduced(choice: Choice, size: int, group: Group) -> list[float]:
     """Seconds of the slowest rank in each step."""
     grad = torch.empty(size)
     reduce_ = calibrate.reduction(choice, size, group)
     walls = []
-    for step in range(_WARM + steps):
+    for step in range(_WARM + _STEPS):
         grad.copy_(calibrate.gradient(size, group.rank, step))
         walls.append(pace.slowest(group, lambda: reduce_(grad)))
     return walls[_WARM:]
