@@ -6,8 +6,8 @@ Eight methods on 2, 4 and 8 hosts, at 100 Mbit/s and 1 Gbit/s, two sizes, densit
 one whole reduction of fresh gradients, from a barrier until the slowest rank has its
 mean; the median of as many as fit into some seconds. The forecast knows that all ranks
 share this machine's cores, what `thinwire plan` measures of a machine, anew before the
-first cell, and what `thinwire bench net` measures of a network: how long rounds take, by
-their bytes, while all ranks take part. That is measured in the lab before its cells.
+first cell, and what `thinwire bench net` measures of a network: how long rounds take,
+by their bytes, while all ranks take part. That is measured in the lab before its cells.
 With `--nominal` the forecast knows the rate and the burst of the links instead, as if
 they had been given by name.
 
@@ -269,11 +269,27 @@ def show(found: dict[Key, Cell], speeds: Machine, options: argparse.Namespace) -
         about = (rate_name(parse_rate(cell.rate)), size, str(cell.ranks), name)
         told_by = (f"{errors[cell.key]:+.0%}", *(f"{1e3 * t:.1f}" for t in parts))
         row((*about, *(f"{1e3 * t:.1f}" for t in times), *told_by), options)
-    sizes = sorted(abs(error) for error in errors.values())
+    summary(errors)
+    print("verified: in every cell all ranks got the same mean")
+
+
+def summary(errors: dict[Key, float]) -> None:
+    """By size and rate, by method, and of all: as markdown, which reads as it is."""
+    groups: dict[str, list[float]] = {}
+    for (method, _, rate, size), error in errors.items():
+        groups.setdefault(f"{size / 1e6:g} M, {rate}", []).append(error)
+        groups.setdefault(method, []).append(error)
+    print("\n| cells | median error | median of its size | largest |")
+    print("| --- | --- | --- | --- |")
+    for name, found in sorted(groups.items()):
+        sizes = [abs(error) for error in found]
+        largest = max(found, key=abs)
+        told = f"{median(found):+.0%} | {median(sizes):.0%} | {largest:+.0%}"
+        print(f"| {name} | {told} |")
+    sizes = [abs(error) for error in errors.values()]
     worst = max(errors, key=lambda key: abs(errors[key]))
     print(f"\n{len(sizes)} cells: median error {median(sizes):.0%}, worst ", end="")
     print(f"{errors[worst]:+.0%} ({', '.join(map(str, worst))})")
-    print("verified: in every cell all ranks got the same mean")
 
 
 def row(texts: tuple[str, ...], options: argparse.Namespace, *, head: bool = False):

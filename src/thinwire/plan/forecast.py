@@ -1,10 +1,11 @@
 """What a step takes with each method, from its card, this machine and a link.
 
 A reduction is computing, moving bytes and waiting. Computing is the processor time of
-its own thread, multiplied where ranks share cores, at the pace of real processes. Moving
-bytes takes as long as the wire or the processor's share in it, whichever is longer: they
-go on at once. Every round waits for the link's latency and for what the software needs
-to pass a message on. Where ranks have timed rounds on the link, both are read off those.
+its own thread, multiplied where ranks share cores, at the pace of real processes.
+Moving bytes takes as long as the wire or the processor's share in it, whichever is
+longer: they go on at once. Every round waits for the link's latency and for what the
+software needs to pass a message on. Where ranks have timed rounds on the link, both are
+read off those.
 """
 
 from collections.abc import Iterable
