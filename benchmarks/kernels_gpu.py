@@ -10,6 +10,10 @@ so the cache is cold. The floor is 12 bytes per element at the bandwidth of a co
 the same run. The peer is add, `torch.topk`, gather and zero. Times are medians in
 microseconds, with the quartiles. The last selection of every case is compared with the
 reference, bit for bit, and so is what remains.
+
+`--parts sketch` and `--parts lists` measure these alone: count-sketches next to a copy,
+and lists merged, and their values coded by level. The first million elements of every
+sketch are compared with the reference, and all lists.
 """
 
 import argparse
@@ -24,7 +28,16 @@ from torch import Tensor
 
 from thinwire import kernels
 from thinwire.codecs.elias_fano import low_bits
-from thinwire.kernels import Block, Marker, cuda, cuda_elias_fano, cuda_mark, reference
+from thinwire.kernels import (
+    Block,
+    Hashes,
+    Marker,
+    cuda,
+    cuda_elias_fano,
+    cuda_mark,
+    reference,
+)
+from thinwire.kernels.trees import added_up
 
 PERIOD = 1 << 16
 CHUNK = 1024
@@ -44,6 +57,9 @@ ENCODING = {25: 0.06, 100: 0.03, 350: 0.03}
 DECODING = {25: 8.0, 100: 16.0, 350: 50.0}
 BLOCKS = 0.06
 MERGING = {250_000: 45.0, 1_000_000: 135.0}
+SKETCH_ROWS = (3, 5)
+SKETCH_BLOCKS = (1024, 64, 1)
+CHECKED = 1_000_003
 
 missed: list[str] = []
 
@@ -376,6 +392,71 @@ def measure_merge(nnz: int, limit: float) -> None:
     print(f"  without holes, which waits for the length: {alone}")
 
 
+def measure_union(nnz: int, ranks: int) -> None:
+    """The sum of as many lists as there are ranks: waits once for its length."""
+    lists = []
+    for _ in range(ranks):
+        lots = torch.rand(100 * nnz, device="cuda")
+        lists.append((kernels.select(lots, nnz)[0], torch.randn(nnz, device="cuda")))
+    for a, b in zip(kernels.merge_all(lists), reference.merge_all(lists), strict=True):
+        assert torch.equal(a, b)
+    times = timed(lambda: kernels.merge_all(lists), 15, cold=False)
+    by_pairs = timed(
+        lambda: added_up(lists, lambda a, b: kernels.merge_add(*a, *b)), 15, cold=False
+    )
+    print(f"sum of {ranks} lists of {nnz:,}: {times}; pair by pair {by_pairs}")
+
+
+def measure_sketch(millions: int, density: float, repeats: int) -> None:
+    """Encode a vector into ten columns for each element kept, and estimate all of it.
+
+    The floor is the bytes that must move, once each: the vector and the table.
+    """
+    size = millions * 1_000_000
+    columns = int(10 * density * size)
+    x, out = torch.randn(size, device="cuda"), torch.empty(size, device="cuda")
+    copying = floor_of(size, repeats) / 1.5
+    print(f"sketches, {millions} M, {columns:,} columns; a copy {copying:.1f}")
+    for rows in SKETCH_ROWS:
+        floor = copying * (size + rows * columns) / (2 * size)
+        for block in SKETCH_BLOCKS:
+            hashes = Hashes(rows, columns, min(block, columns))
+            verify_sketch(x[:CHECKED], hashes)
+            table = kernels.encode_sketch(x, hashes)
+            encode = captured(lambda h=hashes: kernels.encode_sketch(x, h))
+            encoding = timed(encode, repeats)
+            kernels.estimate_sketch_(out, table, hashes)
+            given = (out, table, hashes)
+            estimate = captured(lambda g=given: kernels.estimate_sketch_(*g))
+            estimating = timed(estimate, repeats)
+            print(
+                f"  {rows} rows, blocks of {hashes.block}: floor {floor:.1f}, "
+                f"encode {encoding}, x{encoding.median / floor:.2f}; "
+                f"estimate {estimating}, x{estimating.median / floor:.2f}"
+            )
+
+
+def verify_sketch(x: Tensor, hashes: Hashes) -> None:
+    table = kernels.encode_sketch(x, hashes)
+    found, wanted = torch.empty_like(x), torch.empty_like(x)
+    kernels.estimate_sketch_(found, table, hashes)
+    reference.estimate_sketch_(wanted, table, hashes, mean=False)
+    again = reference.encode_sketch(x, hashes)
+    for a, b in ((table, again), (found, wanted)):
+        assert torch.equal(a.view(torch.int32), b.view(torch.int32))
+
+
+def measure_levels(nnz: int) -> None:
+    values = torch.empty(nnz, device="cuda").exponential_()
+    values *= torch.randn(nnz, device="cuda").sign()
+    for bits in (3, 4, 8):
+        section = kernels.encode_log(values, bits)
+        assert torch.equal(section, reference.encode_log(values, bits))
+        times = in_a_row(lambda bits=bits: kernels.encode_log(values, bits), 5)
+        slow = timed(lambda b=bits: reference.encode_log(values, b), 9, cold=False)
+        print(f"{nnz:,} values in {bits} bits {times}, in plain torch {slow}")
+
+
 def check_hard_cases() -> None:
     """What is hard on a selection, by candidates and without."""
     size = 3_000_017
@@ -419,18 +500,7 @@ def check_hard_cases() -> None:
     print("hard cases agree with the reference, bit for bit")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[25, 100, 350])
-    parser.add_argument("--densities", type=float, nargs="+", default=[0.01, 0.001])
-    parser.add_argument("--repeats", type=int, default=25)
-    parser.add_argument("--warmup", type=int, default=120, help="steps before timing")
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("this benchmark needs a CUDA device")
-    torch.manual_seed(0)
-    name = torch.cuda.get_device_name()
-    print(f"{name}, torch {torch.__version__}, triton {triton.__version__}; graphs")
+def steps(options: argparse.Namespace) -> None:
     check_hard_cases()
     one = 0.0
     for millions in options.sizes:
@@ -442,8 +512,44 @@ def main() -> None:
     if one:
         measure_busy(options)
         measure_blocks(one, options)
+
+
+def lists(options: argparse.Namespace) -> None:
+    del options
     for nnz, limit in MERGING.items():
         measure_merge(nnz, limit)
+        measure_levels(nnz)
+        for ranks in (2, 4, 8):
+            measure_union(nnz, ranks)
+
+
+def sketches(options: argparse.Namespace) -> None:
+    for millions in options.sizes:
+        for density in options.densities:
+            measure_sketch(millions, density, options.repeats)
+            torch.cuda.empty_cache()
+
+
+PARTS = {"step": steps, "lists": lists, "sketch": sketches}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[25, 100, 350])
+    parser.add_argument("--densities", type=float, nargs="+", default=[0.01, 0.001])
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART"
+    )
+    parser.add_argument("--repeats", type=int, default=25)
+    parser.add_argument("--warmup", type=int, default=120, help="steps before timing")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs a CUDA device")
+    torch.manual_seed(0)
+    name = torch.cuda.get_device_name()
+    print(f"{name}, torch {torch.__version__}, triton {triton.__version__}; graphs")
+    for part in options.parts:
+        PARTS[part](options)
     print(
         "\n" + ("missed:\n  " + "\n  ".join(missed) if missed else "every aim is met")
     )

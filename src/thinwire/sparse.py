@@ -108,12 +108,8 @@ def sum_of(vectors: Sequence[SparseVector]) -> SparseVector:
     >>> sum_of([SparseVector.of({i: 1.0, 9: 1.0}, size=10) for i in range(3)]).to_dict()
     {0: 1.0, 1: 1.0, 2: 1.0, 9: 3.0}
     """
-    layer = list(vectors)
-    while len(layer) > 1:
-        pairs = zip(layer[::2], layer[1::2], strict=False)
-        odd = layer[len(layer) - len(layer) % 2 :]
-        layer = [left.add(right) for left, right in pairs] + odd
-    return layer[0]
+    merged = kernels.merge_all([(v.indices, v.values) for v in vectors])
+    return SparseVector(*merged, vectors[0].size)
 
 
 def keep_count(size: int, density: float) -> int:

@@ -69,7 +69,9 @@ def some_blocks(size: int) -> Iterator[Block]:
 
 def same_bits(left: Tensor, right: Tensor) -> bool:
     """Equal to the sign of zero and the payload of NaN."""
-    width = {2: torch.int16, 4: torch.int32, 8: torch.int64}[left.element_size()]
+    width = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
+        left.element_size()
+    ]
     alike = left.dtype == right.dtype and left.shape == right.shape
     return alike and torch.equal(left.view(width), right.view(width))
 

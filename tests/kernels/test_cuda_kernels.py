@@ -17,6 +17,7 @@ pytest.importorskip("triton", reason="needs Triton")
 ON_DEVICE = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_DEVICE else "cpu")
 SIZE = 300_007 if ON_DEVICE else 2003
+LIST = 30_011 if ON_DEVICE else 803
 # The interpreter computes with numpy, which warns of what is not finite.
 pytestmark = (
     pytest.mark.gpu
@@ -28,11 +29,13 @@ from thinwire import kernels
 from thinwire.codecs.elias_fano import low_bits
 from thinwire.kernels import (
     Block,
+    Hashes,
     Marker,
     cuda,
     cuda_elias_fano,
     cuda_mark,
     cuda_room,
+    cuda_sketch,
     interleaved_blocks,
     reference,
 )
@@ -271,6 +274,18 @@ def test_merge(lengths, dtype):
         assert_same([part[there] for part in others], wanted_others)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_merge_many(dtype):
+    lengths = (90, 0, 400, 90, 399, 1, 300)
+    lists = []
+    for number, n in enumerate(lengths):
+        indices = drawn_indices(500, n, dtype)
+        lists.append((indices, drawn("signed zeros" if number == 3 else "normal", n)))
+    for count in (1, 2, 3, 7):
+        wanted = reference.merge_all(lists[:count])
+        assert_same(cuda.merge_all(lists[:count]), wanted)
+
+
 @pytest.mark.parametrize("name", ["ties", "not finite", "zero"])
 def test_split(name):
     nnz = 3003
@@ -381,6 +396,61 @@ def test_any_bytes_are_judged_alike():
         assert found == judged(reference.decode_bitmap, section[:2], 16, nnz)
 
 
+# Normal values move their levels in rounds; of ties, each has a level of its own.
+@pytest.mark.parametrize(
+    ("bits", "kinds"),
+    [
+        (3, ("normal", "ties", "zero", "denormal")),
+        (4, ("laplace", "few nonzero", "not finite")),
+        (8, ("octaves", "signed zeros", "equal")),
+    ],
+)
+def test_levels_are_found(bits, kinds):
+    for kind, size in zip(kinds, (LIST, 601, 600, 5), strict=False):
+        values = drawn(kind, size)
+        section = cuda.encode_log(values, bits)
+        assert torch.equal(section, reference.encode_log(values, bits))
+    none = values[:0]
+    section = cuda.encode_log(none, bits)
+    assert torch.equal(section, reference.encode_log(none, bits))
+
+
+# One list of blocks for all cells of a tile, or one for each cell; blocks that go round
+# the end of a row into the same list, or into the first.
+@pytest.mark.parametrize(
+    ("rows", "columns", "block"),
+    [(3, 300, 1), (5, 300, 16), (3, 1000, 256), (1, 500, 300), (7, 64, 64)],
+)
+def test_sketches(rows, columns, block):
+    hashes = Hashes(rows, columns, block, seed=-5, epoch=columns)
+    for kind, size in (("octaves", LIST), ("signed zeros", 3)):
+        x = drawn(kind, size)
+        table = reference.encode_sketch(x, hashes)
+        assert same_bits(cuda.encode_sketch(x, hashes), table)
+        for mean in (False, True):
+            found, wanted = torch.empty_like(x), torch.empty_like(x)
+            cuda.estimate_sketch_(found, table, hashes, mean=mean)
+            reference.estimate_sketch_(wanted, table, hashes, mean=mean)
+            assert same_bits(found, wanted)
+    assert same_bits(cuda.sketch_energy(table), reference.sketch_energy(table))
+    assert not cuda.encode_sketch(x[:0], hashes).any()
+
+
+@pytest.mark.parametrize("block", [1, 128])
+def test_a_sketch_is_made_part_by_part(block, monkeypatch):
+    monkeypatch.setattr(cuda_sketch, "_LISTED", 1)
+    monkeypatch.setattr(cuda_sketch, "_FEWEST", 1)
+    x, hashes = drawn("normal", 1003), Hashes(2, 390, block)
+    table = cuda.encode_sketch(x, hashes)
+    assert same_bits(table, reference.encode_sketch(x, hashes))
+
+
+def test_the_median_of_an_even_number_of_rows_is_refused():
+    out, hashes = torch.zeros(5, device=DEVICE), Hashes(2, 10)
+    with pytest.raises(ValueError, match="the median of 2 rows"):
+        cuda.estimate_sketch_(out, torch.zeros(2, 10), hashes, mean=False)
+
+
 @pytest.mark.parametrize("bits", [3, 4, 8])
 def test_levels(bits):
     values = drawn("laplace", 700)
@@ -393,6 +463,13 @@ def test_levels(bits):
         found = judged(cuda.decode_log, bad, 700, bits)
         assert found == judged(reference.decode_log, bad, 700, bits)
         assert isinstance(found, str)
+    for nnz in (699, 700):
+        padded = cuda.encode_log(values[:nnz], bits)
+        padded = torch.cat([padded, padded.new_zeros(-len(padded) % 8)])
+        for bad in (0, 128):
+            padded[-1] |= bad
+            found = judged(cuda.decode_log, padded, nnz, bits)
+            assert found == judged(reference.decode_log, padded, nnz, bits)
 
 
 @pytest.mark.parametrize("width", [0, 1, 5, 7, 17, 32, 33, 63])
@@ -485,6 +562,40 @@ def test_a_step_is_captured_and_waits_for_nothing():
             assert_same(found, again)
             reference.subtract_at_(wanted, *again, block=block)
         assert same_bits(x, wanted)
+
+
+@on_device
+@pytest.mark.parametrize("block", [1, 1024])
+def test_sketches_and_levels_wait_for_nothing(block):
+    x = drawn("normal", 1_000_003)
+    seen = []
+    for epoch in range(2):
+        hashes = Hashes(3, 100_000, block, epoch=epoch)
+        torch.cuda.set_sync_debug_mode("error" if epoch else "default")
+        try:
+            table, out = kernels.encode_sketch(x, hashes), torch.empty_like(x)
+            kernels.estimate_sketch_(out, table, hashes)
+            energy = kernels.sketch_energy(table)
+            section = kernels.encode_log(x, 4)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        seen = [table, out, energy, section]
+    with kernels.by_reference():
+        again = torch.empty_like(x)
+        kernels.estimate_sketch_(again, table, hashes)
+        wanted = [kernels.encode_sketch(x, hashes), again]
+        wanted += [kernels.sketch_energy(table), kernels.encode_log(x, 4)]
+    assert_same(seen, wanted)
+
+
+@on_device
+def test_a_sketch_is_the_same_every_time():
+    x, hashes = drawn("octaves", 3_000_017), Hashes(3, 30_000, 1024)
+    table = kernels.encode_sketch(x, hashes)
+    section = kernels.encode_log(x, 4)
+    for _ in range(20):
+        assert same_bits(kernels.encode_sketch(x, hashes), table)
+        assert torch.equal(kernels.encode_log(x, 4), section)
 
 
 @on_device

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from interpreted import use_triton
-from thinwire.codecs import BFloat16, EliasFano, Split
+from thinwire.codecs import BFloat16, EliasFano, LogQuant, Split
 from thinwire.collectives import GTopK, SparDL
 from thinwire.groups import simulate
 from thinwire.kernels import Doubts
@@ -24,9 +24,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 READING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique")
 CODEC = Split(EliasFano(), BFloat16(), checksum=False)
+LEVELS = Split(EliasFano(), LogQuant(3), checksum=False)
 PIPELINES = [
     Pipeline(SparDL(0.05), CODEC, on_nonfinite="unchecked"),
     Pipeline(GTopK(0.05), CODEC, on_nonfinite="unchecked"),
+    Pipeline(GTopK(0.05), LEVELS, on_nonfinite="unchecked"),
 ]
 
 
@@ -53,7 +55,7 @@ def interpreted():
     return False
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES, ids=["spardl", "gtopk"])
+@pytest.mark.parametrize("pipeline", PIPELINES, ids=["spardl", "gtopk", "levels"])
 def test_nothing_is_read(pipeline, monkeypatch):
     use_triton(monkeypatch)
     tolist = torch.Tensor.tolist

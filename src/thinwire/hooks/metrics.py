@@ -34,6 +34,7 @@ PHASES = {
     ),
     "merge": (
         "merge_add",
+        "merge_all",
         "add_at_",
         "subtract_at_",
         "leave_at_",

@@ -58,6 +58,7 @@ from thinwire.kernels.cpu_sketch import (  # noqa: F401
 from thinwire.kernels.cpu_threads import share_out
 from thinwire.kernels.cpu_varint import decode_varint, encode_varint  # noqa: F401
 from thinwire.kernels.marker import SLACK, Marker, dealt
+from thinwire.kernels.trees import added_up
 
 Sparse = tuple[Tensor, Tensor]
 
@@ -211,6 +212,10 @@ def merge_add(
     lists = (left, left_values, right, right_values, indices, values)
     nnz = cpu_lists.merge_add(*map(_array, lists))
     return indices[:nnz], values[:nnz]
+
+
+def merge_all(lists: Sequence[Sparse]) -> Sparse:
+    return added_up(lists, lambda left, right: merge_add(*left, *right))
 
 
 def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:

@@ -29,10 +29,20 @@ from thinwire.kernels.cuda_elias_fano import (  # noqa: F401
 from thinwire.kernels.cuda_halves import to_bfloat16, to_float16  # noqa: F401
 from thinwire.kernels.cuda_int8 import decode_int8, encode_int8  # noqa: F401
 from thinwire.kernels.cuda_launch import EXACT, LONGEST, cdiv, flat
-from thinwire.kernels.cuda_lists import join, merge_add, merge_split  # noqa: F401
-from thinwire.kernels.cuda_log import decode_log  # noqa: F401
+from thinwire.kernels.cuda_lists import (  # noqa: F401
+    join,
+    merge_add,
+    merge_all,
+    merge_split,
+)
+from thinwire.kernels.cuda_log import decode_log, encode_log  # noqa: F401
 from thinwire.kernels.cuda_partition import select_densely, split_list
 from thinwire.kernels.cuda_room import Room, lists_candidates
+from thinwire.kernels.cuda_sketch import (  # noqa: F401
+    encode_sketch,
+    estimate_sketch_,
+    sketch_energy,
+)
 from thinwire.kernels.marker import Marker
 
 Sparse = tuple[Tensor, Tensor]

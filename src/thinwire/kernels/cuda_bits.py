@@ -74,14 +74,18 @@ def _unpack(
     tl.store(values + i, unpacked(words, i, inside, width), mask=inside)
 
 
+def pack(values: Tensor, words: Tensor, width: int) -> None:
+    """Write whole numbers into words, of which there are as many as they need."""
+    grid = (cdiv(len(words), SPAN.value),)
+    _pack[grid](values, words, len(values), width=width, **EXACT)
+
+
 def pack_bits(values: Tensor, width: int) -> Tensor:
     check_width(width)
     nbits = len(values) * width
     words = torch.empty(cdiv(nbits, 32), dtype=torch.int32, device=values.device)
     if len(words):
-        grid = (cdiv(len(words), SPAN.value),)
-        given = values.contiguous()
-        _pack[grid](given, words, len(values), width=width, **EXACT)
+        pack(values.contiguous(), words, width)
     return words.view(torch.uint8)[: cdiv(nbits, 8)]
 
 

@@ -6,6 +6,8 @@ An entry's place in a merged list is its own number plus that of the entries bef
 in the other list, which a binary search tells; neighbours take the same path, so it is
 cached. An index that both lists have leaves a hole behind its sum, which keeps every
 place known beforehand: only whoever wants a list without holes waits for its length.
+Where a merged list is merged again, its holes keep their index, so that it still
+ascends: of equal neighbours the first has the value, and the others have zero.
 """
 
 from collections.abc import Sequence
@@ -23,6 +25,7 @@ from thinwire.kernels.cuda_launch import EXACT, cdiv, flat, kernel
 from thinwire.kernels.cuda_partition import shared_words, split_list
 from thinwire.kernels.marker import dealt
 from thinwire.kernels.sections import index_dtype
+from thinwire.kernels.trees import added_up
 
 Sparse = tuple[Tensor, Tensor]
 
@@ -61,6 +64,7 @@ def _merge(
     left_programs: tl.tensor,
     shared: tl.tensor,
     words: tl.tensor,
+    again: tl.constexpr,
 ) -> None:
     p = tl.program_id(0)
     # What a launch behind this one begins with.
@@ -75,6 +79,9 @@ def _merge(
         value = tl.load(left_values + i, mask=inside, other=0.0)
         there = inside & (rank < rights)
         twin = there & (tl.load(right + rank, mask=there, other=0) == index)
+        if again:
+            before = tl.load(left + i - 1, mask=inside & (i > 0), other=-1)
+            twin = twin & (before != index)
         more = tl.load(right_values + rank, mask=twin, other=0.0)
         tl.store(indices + i + rank, index, mask=inside)
         tl.store(values + i + rank, tl.where(twin, value + more, value), mask=inside)
@@ -82,12 +89,20 @@ def _merge(
         i = (p - left_programs) * ENTRIES + tl.arange(0, ENTRIES)
         inside = i < rights
         index = tl.load(right + i, mask=inside, other=0)
-        rank = _rank(left, index, zero, zero + lefts, turns)
         value = tl.load(right_values + i, mask=inside, other=0.0)
-        there = inside & (rank < lefts)
-        twin = there & (tl.load(left + rank, mask=there, other=0) == index)
-        to = i + rank + twin.to(tl.int32)
-        tl.store(indices + to, tl.where(twin, -1, index), mask=inside)
+        if again:
+            # Behind all that the left has of this index.
+            rank = _rank(left, index + 1, zero, zero + lefts, turns)
+            there = inside & (rank > 0)
+            twin = there & (tl.load(left + rank - 1, mask=there, other=0) == index)
+            tl.store(indices + i + rank, index, mask=inside)
+            to = i + rank
+        else:
+            rank = _rank(left, index, zero, zero + lefts, turns)
+            there = inside & (rank < lefts)
+            twin = there & (tl.load(left + rank, mask=there, other=0) == index)
+            to = i + rank + twin.to(tl.int32)
+            tl.store(indices + to, tl.where(twin, -1, index), mask=inside)
         tl.store(values + to, tl.where(twin, 0.0, value), mask=inside)
 
 
@@ -133,6 +148,18 @@ def merge_add(
     return indices[places], values[places]
 
 
+def merge_all(lists: Sequence[Sparse]) -> Sparse:
+    """Waits for one length, that of the sum."""
+    if len(lists) == 1:
+        return lists[0]
+    room = shared_words(lists[0][1].device)
+    merged = added_up(lists, lambda a, b: _merged(a, b, room, again=True))
+    first = torch.ones_like(merged[0], dtype=torch.bool)
+    torch.ne(merged[0][1:], merged[0][:-1], out=first[1:])
+    places = first.nonzero().view(-1)
+    return merged[0][places], merged[1][places]
+
+
 def merge_split(left: Sparse, right: Sparse, k: int) -> tuple[Sparse, Sparse]:
     nnz = len(left[0]) + len(right[0])
     shared = shared_words(left[0].device)
@@ -142,8 +169,13 @@ def merge_split(left: Sparse, right: Sparse, k: int) -> tuple[Sparse, Sparse]:
     return split_list(*merged, k, shared=shared, holes=True)
 
 
-def _merged(left: Sparse, right: Sparse, shared: Tensor) -> Sparse:
-    """The sum with a hole, an index of -1, for every index that both lists have."""
+def _merged(
+    left: Sparse, right: Sparse, shared: Tensor, *, again: bool = False
+) -> Sparse:
+    """The sum with a hole, an index of -1, for every index that both lists have.
+
+    Or, for lists that have holes and will be merged `again`, the index once more.
+    """
     lefts, rights = len(left[0]), len(right[0])
     indices = left[0].new_empty(lefts + rights)
     values = left[1].new_empty(lefts + rights)
@@ -154,8 +186,8 @@ def _merged(left: Sparse, right: Sparse, shared: Tensor) -> Sparse:
         one = (*map(flat, left), lefts)
         other = (*map(flat, right), rights)
         turns = (max(lefts, rights).bit_length(), programs)
-        cleared = (shared, len(shared))
-        _merge[grid](*one, *other, indices, values, *turns, *cleared, **EXACT)
+        given = (*one, *other, indices, values, *turns, shared, len(shared))
+        _merge[grid](*given, again=again, **EXACT)
     return indices, values
 
 

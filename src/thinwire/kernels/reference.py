@@ -47,6 +47,7 @@ from thinwire.kernels.reference_sketch import (  # noqa: F401
     sketch_energy,
 )
 from thinwire.kernels.reference_varint import decode_varint, encode_varint  # noqa: F401
+from thinwire.kernels.trees import added_up
 
 Sparse = tuple[Tensor, Tensor]
 
@@ -141,6 +142,10 @@ def merge_add(
     values[slot[: len(left)]] = left_values
     values[slot[len(left) :]] += right_values
     return indices, values
+
+
+def merge_all(lists: Sequence[Sparse]) -> Sparse:
+    return added_up(lists, lambda left, right: merge_add(*left, *right))
 
 
 def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:

@@ -155,6 +155,12 @@ def merge_add(
         return backend(left).merge_add(left, left_values, right, right_values)  # type: ignore[no-any-return]
 
 
+def merge_all(lists: Sequence[Sparse]) -> Sparse:
+    """The sum of at least one list, added as a balanced tree in the given order."""
+    with entered("merge_all"):
+        return backend(lists[0][1]).merge_all(lists)  # type: ignore[no-any-return]
+
+
 def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
     """The `k` entries of largest |v| (ties to the smaller index), and the others."""
     with entered("split"):
