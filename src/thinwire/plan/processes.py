@@ -78,8 +78,12 @@ class Pace:
         return cls(round(float(constant), 9), round(float(factor), 9))
 
     def seconds(self, simulated: float) -> float:
-        """In a process."""
-        return max(0.0, self.constant + self.factor * simulated)
+        """In a process: never less, since that much is computed there too.
+
+        >>> Pace(-1.0, 1.5).seconds(10.0), Pace(-1.0, 1.5).seconds(1.0)
+        (14.0, 1.0)
+        """
+        return max(simulated, self.constant + self.factor * simulated)
 
 
 def count(share: float, others: int) -> int:
