@@ -4,12 +4,12 @@
 
 Eight methods on 2, 4 and 8 hosts, at 100 Mbit/s and 1 Gbit/s, two sizes, density 1 %:
 one whole reduction of fresh gradients, from a barrier until the slowest rank has its
-mean; the median of as many as fit into some seconds, 2 at least. The forecast knows the
-burst of the lab's links, that all ranks share this machine's cores, what `thinwire
-plan` measures of a machine, anew before the first cell, and what `thinwire bench net`
-would measure of a link: the bandwidth while all ranks send to the next, and the
-latency between two. Both are measured in the lab before its cells. With `--nominal` the
-forecast knows the rate instead, as if the link had been given by name.
+mean; the median of as many as fit into some seconds. The forecast knows that all ranks
+share this machine's cores, what `thinwire plan` measures of a machine, anew before the
+first cell, and what `thinwire bench net` measures of a network: how long rounds take,
+by their bytes, while all ranks take part. That is measured in the lab before its cells.
+With `--nominal` the forecast knows the rate and the burst of the links instead, as if
+they had been given by name.
 
 Every cell is a line of a file as soon as it is measured, and a run that was interrupted
 goes on with the next one; `--anew` starts over. Verified: in every cell's last step all
@@ -34,7 +34,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.bench.machine import machine as named_machine
-from thinwire.cost import Link
+from thinwire.cost import Link, Rounds
+from thinwire.groups import pace
 from thinwire.groups.torch import TorchGroup
 from thinwire.lab import Lab
 from thinwire.lab.shaping import rate_name, shapes
@@ -43,6 +44,7 @@ from thinwire.plan import machine
 from thinwire.plan.choice import Choice
 from thinwire.plan.forecast import Reduction, Scenario, named, reduced
 from thinwire.plan.machine import Machine
+from thinwire.plan.processes import rounds_from
 from thinwire.quantities import parse_rate
 
 METHODS = (
@@ -61,14 +63,13 @@ SIZES = (1_000_000, 14_700_000)
 DENSITY = 0.01
 FILE = Path(tempfile.gettempdir()) / "thinwire-plan-validation.jsonl"
 
-SECONDS = 3.0  # for the timed steps of a cell
-FEWEST, MOST = 2, 15
+SECONDS = 2.5  # for the timed steps of a cell
+FEWEST, MOST = 1, 15
 WARM = 4  # until selection has its hints
 SLOW = 1.5  # seconds of a step that is not repeated for practice
 SHIFT = 4099
 PERIOD = 1 << 16
 LAB_TIMEOUT = 1200.0
-LONG, SHORT = 0.3, 50  # seconds of a long message, and how many short ones
 
 Key = tuple[str, int, str, int]
 
@@ -109,40 +110,17 @@ class Gradients:
         grad.copy_(self._drawn[step * SHIFT :][: self.size])
 
 
-def measured_link(group: TorchGroup, rate: str) -> Link:
-    """What a profile would say of these links."""
-    rank, size = group.rank, group.size
-    long = round(LONG * parse_rate(rate) / 8)
-    body = torch.zeros(long, dtype=torch.uint8)
-    walls = []
-    for _ in range(3):
-        dist.barrier()
-        start = perf_counter()
-        ring = {"dst": (rank + 1) % size, "src": (rank - 1) % size}
-        group.exchange(body, **ring, nbytes=long)
-        slowest = torch.tensor([perf_counter() - start], dtype=torch.float64)
-        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-        walls.append(slowest.item())
-    short = [0.0]
-    if rank < 2:  # alone: all others stand at the barrier
-        body, peer = torch.zeros(8, dtype=torch.uint8), 1 - rank
-        for _ in range(SHORT):
-            start = perf_counter()
-            group.exchange(body, dst=peer, src=peer, nbytes=8)
-            short.append(perf_counter() - start)
-    dist.barrier()
-    return Link(median(short), long / median(walls))
-
-
 def work(rate: str, todo: list[tuple[str, int]]) -> None:
     """On every host: measure, and let the first one tell."""
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     group = TorchGroup.own()
-    link = measured_link(group, rate)
+    rounds = pace.measure(group)
     if group.rank == 0:
-        found = {"link": asdict(link), "rate": rate, "ranks": group.size}
+        found = {"rounds": asdict(rounds), "rate": rate, "ranks": group.size}
         print(json.dumps(found), flush=True)
+    for method, _ in todo:  # kernels are loaded before anything is timed
+        reduction(method, 1000, group)(torch.ones(1000))
     for size in dict.fromkeys(size for _, size in todo):
         gradients = Gradients(size, group.rank)
         for method in (method for method, wanted in todo if wanted == size):
@@ -203,12 +181,10 @@ def check_alike(grad: Tensor) -> None:
     assert len({each.item() for each in every}) == 1, "ranks got different means"
 
 
-def forecast(cell: Cell, speeds: Machine, link: Link | None) -> Reduction:
+def forecast(cell: Cell, speeds: Machine, rounds: Rounds | None) -> Reduction:
     choice = Choice.parse(cell.method, DENSITY)
     setting = scenario(cell.size, cell.ranks, cell.rate)
-    if link is not None:
-        link = replace(link, burst=setting.link.burst)
-        setting = replace(setting, link=link, measured=True)
+    setting = replace(setting, rounds=rounds)
     return reduced(choice, cell.size, setting, speeds)
 
 
@@ -261,15 +237,15 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 
 def cells(file: Path) -> Iterator[Cell]:
-    return (Cell(**line) for line in lines(file) if "link" not in line)
+    return (Cell(**line) for line in lines(file) if "rounds" not in line)
 
 
-def links(file: Path) -> dict[tuple[str, int], Link]:
-    """By rate and ranks, the last that was measured."""
+def rounds_of(file: Path) -> dict[tuple[str, int], Rounds]:
+    """By rate and ranks, the last that were measured."""
     return {
-        (line["rate"], line["ranks"]): Link(**line["link"])
+        (line["rate"], line["ranks"]): rounds_from(line["rounds"])
         for line in lines(file)
-        if "link" in line
+        if "rounds" in line
     }
 
 
@@ -278,16 +254,13 @@ def show(found: dict[Key, Cell], speeds: Machine, options: argparse.Namespace) -
     print("ms; forecast = compute + the longer of wire and transport + waits\n")
     heads = ("link", "n", "P", "method", "measured", "least", "cpu", "forecast")
     row((*heads, "error", "compute", "wire", "transport", "waits"), options, head=True)
-    known = links(options.file)
-    for (rate, ranks), link in known.items():
-        what = f"{link.bandwidth / 1e6:.2f} MB/s, {1e6 * link.latency:.0f} us"
-        print(f"{rate}, {ranks} hosts: {what}", file=sys.stderr)
+    known = rounds_of(options.file)
     errors = {}
     for cell in sorted(found.values(), key=lambda c: (c.rate, c.size, c.ranks)):
         if cell.method not in options.methods:
             continue
-        link = None if options.nominal else known[cell.rate, cell.ranks]
-        told = forecast(cell, speeds, link)
+        rounds = None if options.nominal else known[cell.rate, cell.ranks]
+        told = forecast(cell, speeds, rounds)
         errors[cell.key] = told.seconds / cell.wall - 1
         times = (cell.wall, cell.least, cell.cpu, told.seconds)
         parts = (told.compute, told.wire, told.transport, told.waits)
@@ -296,11 +269,27 @@ def show(found: dict[Key, Cell], speeds: Machine, options: argparse.Namespace) -
         about = (rate_name(parse_rate(cell.rate)), size, str(cell.ranks), name)
         told_by = (f"{errors[cell.key]:+.0%}", *(f"{1e3 * t:.1f}" for t in parts))
         row((*about, *(f"{1e3 * t:.1f}" for t in times), *told_by), options)
-    sizes = sorted(abs(error) for error in errors.values())
+    summary(errors)
+    print("verified: in every cell all ranks got the same mean")
+
+
+def summary(errors: dict[Key, float]) -> None:
+    """By size and rate, by method, and of all: as markdown, which reads as it is."""
+    groups: dict[str, list[float]] = {}
+    for (method, _, rate, size), error in errors.items():
+        groups.setdefault(f"{size / 1e6:g} M, {rate}", []).append(error)
+        groups.setdefault(method, []).append(error)
+    print("\n| cells | median error | median of its size | largest |")
+    print("| --- | --- | --- | --- |")
+    for name, found in sorted(groups.items()):
+        sizes = [abs(error) for error in found]
+        largest = max(found, key=abs)
+        told = f"{median(found):+.0%} | {median(sizes):.0%} | {largest:+.0%}"
+        print(f"| {name} | {told} |")
+    sizes = [abs(error) for error in errors.values()]
     worst = max(errors, key=lambda key: abs(errors[key]))
     print(f"\n{len(sizes)} cells: median error {median(sizes):.0%}, worst ", end="")
     print(f"{errors[worst]:+.0%} ({', '.join(map(str, worst))})")
-    print("verified: in every cell all ranks got the same mean")
 
 
 def row(texts: tuple[str, ...], options: argparse.Namespace, *, head: bool = False):
@@ -339,8 +328,9 @@ def main() -> None:
     choices = [Choice.parse(method, DENSITY) for method in options.methods]
     # Quiet while it is measured: before the lab is up.
     anew = not options.file.exists()
-    for others in {scenario(1, ranks, RATES[0]).others for ranks in options.ranks}:
-        speeds = machine.known(choices, others=others, anew=anew, tell=say)
+    for ranks in options.ranks:
+        sharing = scenario(1, ranks, RATES[0]).sharing
+        speeds = machine.known(choices, sharing=sharing, anew=anew, tell=say)
         anew = False
     show(measured(options), speeds, options)
 

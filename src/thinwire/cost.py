@@ -92,3 +92,34 @@ def at_once(*costs: Cost) -> Cost:
     """
     rounds = max((cost.rounds for cost in costs), default=0)
     return Cost(rounds, sum(cost.nbytes for cost in costs))
+
+
+Curve = tuple[tuple[int, float], ...]
+"""Bytes and seconds, both rising: points of a line that was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Seconds of a round by the bytes that a rank sends in it, while all ranks do.
+
+    Of packets to one peer each, of packets to all peers at once (a round for each of
+    them), and of the library's ring.
+    """
+
+    exchange: Curve
+    direct: Curve
+    all_reduce: Curve
+
+
+def along(curve: Curve, nbytes: float) -> float:
+    """Seconds at so many bytes: between two points, or on beyond the last.
+
+    >>> curve = ((0, 1.0), (100, 2.0), (200, 4.0))
+    >>> along(curve, 0), along(curve, 50), along(curve, 300)
+    (1.0, 1.5, 6.0)
+    """
+    if len(curve) == 1 or nbytes <= curve[0][0]:
+        return curve[0][1]
+    later = next((i for i, (end, _) in enumerate(curve) if end >= nbytes), -1)
+    (start, first), (end, last) = curve[later - 1], curve[later]
+    return first + (last - first) * (nbytes - start) / (end - start)

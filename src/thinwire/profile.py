@@ -7,14 +7,15 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from thinwire.cost import Link
+from thinwire.cost import Curve, Link, Rounds
 from thinwire.errors import ConfigError
 
-VERSION = 1
+VERSION = 2
 _VERSION_KEY = "thinwire_profile"
 _REMEDY = "measure anew with thinwire bench net"
 
@@ -36,6 +37,9 @@ class Profile:
     flows: float  # the same of several connections at once
     latencies: Matrix
     bandwidths: Matrix
+    exchange: Curve  # of `rounds`
+    direct: Curve
+    all_reduce: Curve
     ranks: int
     hosts: int  # with a network of their own: machines, containers, hosts of a lab
     ranks_per_host: int  # the most that share one host's link
@@ -52,11 +56,18 @@ class Profile:
                 raise ConfigError(f"{name} of a profile cannot be {value!r}; {_REMEDY}")
         for name in ("latencies", "bandwidths"):
             _check_matrix(name, getattr(self, name), self.ranks)
+        for name in ("exchange", "direct", "all_reduce"):
+            _check_curve(name, getattr(self, name))
 
     @property
     def link(self) -> Link:
         """For the cost cards: every rank sends and receives at once, as they do."""
         return Link(latency=self.latency, bandwidth=self.together)
+
+    @property
+    def rounds(self) -> Rounds:
+        """How long rounds take by their bytes, while all ranks take part."""
+        return Rounds(self.exchange, self.direct, self.all_reduce)
 
     @property
     def capped(self) -> bool:
@@ -153,4 +164,21 @@ def _check_matrix(name: str, matrix: Any, ranks: int) -> None:
     if not square or not all(_seconds(value) for row in matrix for value in row):
         raise ConfigError(
             f"{name} of a profile are not {ranks} rows of {ranks} numbers; {_REMEDY}"
+        )
+
+
+def _check_curve(name: str, curve: Any) -> None:
+    points = (
+        isinstance(curve, tuple)
+        and len(curve) > 0
+        and all(isinstance(each, tuple) and len(each) == 2 for each in curve)  # noqa: PLR2004
+        and all(_seconds(value) for each in curve for value in each)
+    )
+    rising = points and all(
+        before < after and first <= then
+        for (before, first), (after, then) in pairwise(curve)
+    )
+    if not rising:
+        raise ConfigError(
+            f"{name} of a profile are not rising pairs of bytes and seconds; {_REMEDY}"
         )

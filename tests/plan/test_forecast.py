@@ -3,7 +3,7 @@
 import pytest
 
 from speeds import machine_for
-from thinwire.cost import Cost, Link
+from thinwire.cost import Cost, Link, Rounds
 from thinwire.errors import ConfigError
 from thinwire.plan.candidates import Candidates, compared, with_teams
 from thinwire.plan.choice import Choice
@@ -18,21 +18,26 @@ def told(method, scenario, **given):
     return forecast(choice, scenario, machine_for([choice]))
 
 
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+
+
 def test_dense_on_a_slow_link_takes_the_wire():
     scenario = Scenario(1_000_000, 4, Link(100e-6, 12.5e6))
     reduction = told("dense", scenario).reduction
-    assert reduction.compute == pytest.approx(0.5e-3)
+    assert reduction.compute == pytest.approx(2e-3 + 1.5 * 0.5e-3)
     assert reduction.wire == pytest.approx(6e6 / 12.5e6)
     assert reduction.transport == pytest.approx(6e6 * 1e-9)
-    # Six rounds, no guard: the link's latency, and the longer of 50 us and 100 us.
-    assert reduction.waits == pytest.approx(6 * (100e-6 + 100e-6))
-    assert reduction.seconds == pytest.approx(0.5e-3 + 0.48 + 1.2e-3)
+    # Six rounds, no guard: the link's latency and the software's.
+    assert reduction.waits == pytest.approx(6 * (100e-6 + 50e-6))
+    assert reduction.seconds == pytest.approx(2.75e-3 + 0.48 + 0.9e-3)
 
 
 def test_on_a_fast_link_the_processor_moves_the_bytes():
     scenario = Scenario(1_000_000, 4, Link(0.0, 1e12))
     reduction = told("dense", scenario).reduction
-    assert reduction.seconds == pytest.approx(0.5e-3 + 6e-3 + 6 * 100e-6)
+    assert reduction.seconds == pytest.approx(2.75e-3 + 6e-3 + 6 * 50e-6)
 
 
 def test_ranks_that_share_cores_take_turns():
@@ -42,20 +47,44 @@ def test_ranks_that_share_cores_take_turns():
     choice = Choice.parse("gtopk")
     cost = choice.cost(1_000_000, 8)
     mean = 1e-3 + 1e-3 + 1e-3 + 10e-9 * cost.nbytes + 3 * 100e-6
-    assert told("gtopk", alone).reduction.compute == pytest.approx(2 * mean)
+    compute = told("gtopk", alone).reduction.compute
+    assert compute == pytest.approx(2e-3 + 1.5 * 2 * mean)
     assert told("gtopk", roomy).reduction == told("gtopk", alone).reduction
     shared = told("gtopk", crowded).reduction
-    assert shared.compute == pytest.approx(4 * mean)
-    assert shared.transport == 4 * told("gtopk", alone).reduction.transport
+    assert shared.compute == pytest.approx(2e-3 + 1.5 * 4 * mean)
+    # Eight processes share two cores as these ranks do: it is in what they measured.
+    assert shared.transport == told("gtopk", alone).reduction.transport
     # Three rounds of its own, fourteen of the guard.
-    assert shared.waits == pytest.approx(3 * 900e-6 + 14 * 500e-6)
+    assert shared.waits == pytest.approx(3 * 200e-6 + 14 * 150e-6)
 
 
-def test_a_measured_latency_is_that_of_the_software_too():
-    nominal = Scenario(1_000_000, 2, Link(300e-6, 125e6))
-    measured = Scenario(1_000_000, 2, Link(300e-6, 125e6), measured=True)
-    assert told("dense", nominal).reduction.waits == pytest.approx(2 * 400e-6)
-    assert told("dense", measured).reduction.waits == pytest.approx(2 * 300e-6)
+def test_more_ranks_than_processes_stand_for_are_slower():
+    eight = Scenario(1_000_000, 8, GIGABIT, ranks_per_machine=8, cores=2)
+    more = Scenario(1_000_000, 8, GIGABIT, ranks_per_machine=24, cores=2)
+    assert (eight.sharing.processes, more.sharing.processes) == (8, 8)
+    few, many = told("gtopk", eight).reduction, told("gtopk", more).reduction
+    assert many.transport == pytest.approx(3 * few.transport)
+    assert many.waits == pytest.approx(3 * few.waits - 2 * 17 * 100e-6)
+
+
+def test_rounds_that_were_measured_are_read_off():
+    line = ((0, 1e-3), (10_000, 2e-3), (1_000_000, 1.0))
+    rounds = Rounds(exchange=((0, 9.0),), direct=((0, 9.0),), all_reduce=line)
+    scenario = Scenario(1_000_000, 2, Link(0.5, 125e6), rounds=rounds)
+    reduction = told("dense", scenario).reduction
+    # Two rounds of 2 MB each, beyond the last point; the link's own figures are unused.
+    assert reduction.waits == pytest.approx(2e-3)
+    assert reduction.wire == pytest.approx(2 * (1.0 + 0.998 * 1e6 / 990_000 - 1e-3))
+
+
+@pytest.mark.parametrize(
+    ("method", "used"),
+    [("topk", 3.0), ("bf16", 6.0), ("gtopk", 200.0), ("union", None)],
+)
+def test_each_method_has_its_kind_of_rounds(method, used):
+    rounds = Rounds(exchange=((0, 100.0),), direct=((0, 1.0),), all_reduce=((0, 0.0),))
+    scenario = Scenario(100_000, 4, GIGABIT, rounds=rounds)
+    assert told(method, scenario).reduction.waits == (used or 0.0)
 
 
 def test_a_short_backward_is_followed_by_all_reductions():

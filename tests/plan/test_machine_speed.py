@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from speeds import TRANSPORT
+from speeds import ROUNDS
 from thinwire.catalog import codec
+from thinwire.errors import GroupError
 from thinwire.groups import simulate
-from thinwire.plan import calibrate, machine, neighbours, transport
+from thinwire.plan import calibrate, machine, neighbours, processes
 from thinwire.plan.calibrate import Metered
 from thinwire.plan.choice import Choice
+from thinwire.plan.moves import moves
+from thinwire.plan.processes import Walls
 from thinwire.plan.processor import Sample, Speed
 from thinwire.plan.weighed import Weighed
 from thinwire.sparse import SparseVector
@@ -59,12 +62,44 @@ def test_what_the_group_does_is_not_counted():
 
 
 @pytest.mark.processes
-def test_two_processes_tell_what_moving_costs():
-    found = transport.measure()
-    for moving in (found.exchange, found.all_reduce):
-        assert 0 < moving.latency < 10
-        assert 0 < moving.round < 10
-        assert 0 <= moving.byte < 1e-6
+def test_processes_tell_what_rounds_and_reductions_take():
+    choices = [Choice.parse("dense"), Choice.parse("spardl:teams=2", codec="raw")]
+    found = processes.measure(choices, 2, sizes=[1000, 3000])
+    for curve in (found.rounds.exchange, found.rounds.direct, found.rounds.all_reduce):
+        assert [nbytes for nbytes, _ in curve] == sorted({n for n, _ in curve})
+        assert 0 < curve[0][1] <= curve[-1][1]
+    assert [len(walls) for walls in found.reductions] == [2, 2]
+    assert all(wall > 0 for walls in found.reductions for wall in walls)
+
+
+@pytest.mark.processes
+def test_processes_that_fail_say_so(capfd):
+    with pytest.raises(GroupError, match="3 processes could not"):
+        processes.measure([Choice.parse("spardl:teams=2")], 3, sizes=[1000])
+    assert "does not divide 3 ranks" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("cores", "share", "others", "count"),
+    [(2, 1.0, 0, 2), (2, 4.0, 1, 8), (2, 1.7, 1, 4), (16, 1.0, 3, 4), (16, 4.0, 7, 8)],
+)
+def test_processes_crowd_this_machine_alike(cores, share, others, count, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    assert processes.count(share, others) == count
+
+
+def test_a_pace_is_what_rounds_leave_of_real_reductions(measurements, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    dense, sharing = Choice.parse("dense"), machine.Sharing(processes=4)
+    simulated = [4 * (1.0 + 2.0 * size) for size in processes.SIZES]
+    moved = [moves(dense, size, 4, ROUNDS).seconds for size in processes.SIZES]
+    walls = [5.0 + 3.0 * s + m for s, m in zip(simulated, moved, strict=True)]
+    monkeypatch.setattr(
+        processes, "measure", lambda choices, count: Walls(ROUNDS, [walls])
+    )
+    found = machine.known([dense], sharing=sharing).pace(dense, sharing)
+    assert found.factor == pytest.approx(3.0)
+    assert found.constant == pytest.approx(5.0, abs=0.01)
 
 
 @pytest.fixture
@@ -72,8 +107,16 @@ def measurements(tmp_path, monkeypatch):
     """What was measured, in a cache of its own; measuring itself takes no time."""
     done = []
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(transport, "measure", lambda: done.append("move") or TRANSPORT)
-    speed = Speed((1.0, 2.0, 3.0, 4.0), (5.0, 6.0, 7.0, 8.0))
+    walls = [1.0, 2.0, 3.0]
+    monkeypatch.setattr(
+        processes,
+        "measure",
+        lambda choices, count: (
+            done.append(f"{len(choices)} by {count}")
+            or Walls(ROUNDS, [walls] * len(choices))
+        ),
+    )
+    speed = Speed((1.0, 2.0, 0.0, 0.0, 0.0), (1.0, 2.0, 0.0, 0.0, 0.0))
     monkeypatch.setattr(
         calibrate, "measure", lambda choice: done.append(choice.label) or speed
     )
@@ -83,16 +126,19 @@ def measurements(tmp_path, monkeypatch):
 def test_a_machine_is_measured_once(measurements):
     topk, bf16 = Choice.parse("topk", 0.01), Choice.parse("bf16")
     first = machine.known([topk])
-    assert measurements == ["move", "topk"]
+    assert measurements == ["topk", "1 by 2"]
     # Another density is the same speed; another method or codec is not.
     assert machine.known([Choice.parse("topk", 0.5)]) == first
-    assert measurements == ["move", "topk"]
+    assert measurements == ["topk", "1 by 2"]
     machine.known([topk, bf16])
     machine.known([Choice.parse("topk", 0.01, "raw")])
-    assert measurements == ["move", "topk", "bf16", "topk"]
+    assert measurements[2:] == ["bf16", "1 by 2", "topk", "1 by 2"]
+    # More processes are measured without simulating anew.
+    machine.known([topk, bf16], sharing=machine.Sharing(processes=8))
+    assert measurements[6:] == ["2 by 8"]
     again = machine.known([topk], anew=True)
     assert again == first
-    assert measurements[-2:] == ["move", "topk"]
+    assert measurements[-2:] == ["topk", "1 by 2"]
 
 
 def test_neighbours_are_busy_while_it_is_measured(measurements, monkeypatch):
@@ -104,11 +150,11 @@ def test_neighbours_are_busy_while_it_is_measured(measurements, monkeypatch):
 
     monkeypatch.setattr(neighbours, "busy", busy)
     topk = Choice.parse("topk")
-    machine.known([topk], others=3)
-    machine.known([topk], others=3)
-    assert measurements == ["move", "3 busy", "topk", "quiet"]
+    machine.known([topk], sharing=machine.Sharing(others=3))
+    machine.known([topk], sharing=machine.Sharing(others=3))
+    assert measurements == ["3 busy", "topk", "quiet", "1 by 2"]
     found = machine.known([topk])
-    assert measurements[4:] == ["0 busy", "topk", "quiet"]
+    assert measurements[4:] == ["0 busy", "topk", "quiet", "1 by 2"]
     assert {machine.key(topk, 3), machine.key(topk)} == found.speeds.keys()
 
 
@@ -132,23 +178,23 @@ def test_several_teams_share_a_speed(measurements):
     found = machine.known(choices)
     assert len(found.speeds) == 2  # those of one team, and of several
     assert machine.key(choices[1]) == machine.key(choices[2])
-    assert measurements == ["move", "spardl teams=1", "spardl teams=4"]
+    assert measurements == ["spardl teams=1", "spardl teams=4", "2 by 2"]
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"speeds": 3, "transport": {}}'])
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"speeds": 3, "rounds": {}}'])
 def test_a_file_that_cannot_be_read_is_made_again(measurements, content):
     machine.known([Choice.parse("topk")])
     (file,) = machine.cache_directory().iterdir()
     file.write_text(content)
     machine.known([Choice.parse("topk")])
-    assert measurements == ["move", "topk"] * 2
+    assert measurements == ["topk", "1 by 2"] * 2
 
 
 def test_where_nothing_can_be_kept_it_is_measured_again(measurements, tmp_path):
     (tmp_path / "thinwire").write_text("a file where the folder should be")
     for _ in range(2):
         machine.known([Choice.parse("topk")])
-    assert measurements == ["move", "topk"] * 2
+    assert measurements == ["topk", "1 by 2"] * 2
 
 
 @pytest.mark.parametrize("name", ["rice+log4", "varint+bfloat16", "huffman+deflate"])

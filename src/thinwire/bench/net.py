@@ -1,4 +1,4 @@
-"""What a network does: latency, pairs alone, all ranks at once, one flow or several.
+"""What a network does: latency, pairs alone, all ranks at once, rounds, flows.
 
 Every transfer is long enough to outlast what a shaped or buffered link lets through at
 once, and timed by its sender until the receiver has answered. Up to eight ranks, pairs
@@ -19,6 +19,8 @@ from torch import Tensor
 
 from thinwire.bench.ranks import Beat, Neighbours, Tell, gathered, slowest
 from thinwire.errors import ConfigError
+from thinwire.groups import pace
+from thinwire.groups.torch import TorchGroup
 from thinwire.profile import Profile
 
 _MOST_ALONE = 8  # ranks: beyond, pairs take too long one after the other
@@ -47,7 +49,7 @@ class Settings:
             raise ConfigError("1 rank: a network needs at least 2")
         neighbours = Neighbours.found()
         schedule = list(rounds(ranks))
-        total = len(schedule) + 2
+        total = len(schedule) + 3
         pings, rates = [], []
         for done, pairs in enumerate(schedule):
             tell(Beat("pairs", done, total))
@@ -56,8 +58,10 @@ class Settings:
             rates.append(rate)
         latencies, bandwidths = _matrix(schedule, pings), _matrix(schedule, rates)
         pair = median(_others(bandwidths))
-        tell(Beat("all at once", total - 2, total))
+        tell(Beat("all at once", total - 3, total))
         together = _ring(pair)
+        tell(Beat("rounds", total - 2, total))
+        rounds_ = pace.measure(TorchGroup())
         tell(Beat("one flow and several", total - 1, total))
         flow, flows = _flows(_distant(neighbours.hosts), pair)
         tell(Beat("done", total, total))
@@ -69,6 +73,9 @@ class Settings:
             flows=flows,
             latencies=latencies,
             bandwidths=bandwidths,
+            exchange=rounds_.exchange,
+            direct=rounds_.direct,
+            all_reduce=rounds_.all_reduce,
             ranks=ranks,
             hosts=len(set(neighbours.hosts)),
             ranks_per_host=neighbours.ranks_per_host,

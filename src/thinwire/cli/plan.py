@@ -40,8 +40,8 @@ class Wanted:
 
     def scenario(self) -> Scenario:
         """What is to be forecast, or an error that names the option."""
-        link, measured = self._link()
-        ranks_per_machine, cores = self._sharing()
+        found = self._profile()
+        ranks_per_machine, cores = self._sharing(found)
         if self.bucket_mb <= 0:
             raise ConfigError(
                 f"bucket-mb is {self.bucket_mb}: give what DDP's bucket_cap_mb is"
@@ -49,9 +49,9 @@ class Wanted:
         return Scenario(
             self._parameters(),
             self.workers,
-            link,
+            self._link() if found is None else found.link,
             parse_duration(self.backward, "backward"),
-            measured=measured,
+            rounds=None if found is None else found.rounds,
             ranks_per_machine=ranks_per_machine,
             cores=cores,
             bucket=round(self.bucket_mb * (1 << 20)),
@@ -81,17 +81,13 @@ class Wanted:
         measured = path.suffix == ".json" or path.is_file()
         return profile.read(path) if measured else None
 
-    def _link(self) -> tuple[Link, bool]:
-        found = self._profile()
-        if found is not None:
-            return found.link, True
+    def _link(self) -> Link:
         rate, _, latency = self.link.partition(",")
         seconds = parse_duration(latency, "latency of the link") if latency else 0.0
-        return named(Link(seconds, parse_rate(rate) / 8)), False
+        return named(Link(seconds, parse_rate(rate) / 8))
 
-    def _sharing(self) -> tuple[int, int]:
+    def _sharing(self, found: profile.Profile | None) -> tuple[int, int]:
         """How many ranks share how many cores: as said, as measured, or as here."""
-        found = self._profile()
         ranks = 1 if found is None else found.ranks_per_machine
         cores = (os.cpu_count() or 1) if found is None else found.cores
         return (
@@ -118,7 +114,7 @@ def run(
     with console.status("measuring this machine, once") as status:
         speeds = machine.known(
             tried,
-            others=scenario.others,
+            sharing=scenario.sharing,
             anew=recalibrate,
             tell=lambda what: status.update(f"measuring this machine, once: {what}"),
         )

@@ -75,7 +75,7 @@ class Report:
             "link": {
                 "latency_s": scenario.link.latency,
                 "bytes_per_s": scenario.link.bandwidth,
-                "measured": scenario.measured,
+                "measured": scenario.rounds is not None,
             },
             "backward_s": scenario.backward,
             "buckets": scenario.buckets,

@@ -14,7 +14,7 @@ from time import thread_time
 import torch
 from torch import Tensor
 
-from thinwire.groups import Counted, Group, simulate
+from thinwire.groups import Counted, Group, Op, simulate
 from thinwire.layout import Layout
 from thinwire.plan.choice import Choice
 from thinwire.plan.processor import Sample, Speed, features
@@ -25,8 +25,8 @@ Point = tuple[int, int, float]
 # Large vectors on few ranks for what an element and an entry cost, others on more for
 # what a peer's entries do, small ones for what a list costs of any length.
 POINTS: tuple[Point, ...] = (
-    (8_000_000, 2, 0.01),
-    (8_000_000, 2, 0.001),
+    (4_000_000, 2, 0.01),
+    (4_000_000, 2, 0.001),
     (2_000_000, 8, 0.01),
     (1_000_000, 4, 0.01),
     (100_000, 4, 0.03),
@@ -38,6 +38,7 @@ MOST_RANKS = max(ranks for _, ranks, _ in POINTS)
 # Other ranks' and other steps' gradients are the same numbers, moved on by so many:
 # fresh ones take longer to draw than to reduce.
 _SHIFT = 4099
+_LONGEST, _MOST_STEPS = 8_000_000, 8
 _PERIOD = 1 << 16
 
 
@@ -88,10 +89,10 @@ def _rank(choice: Choice, size: int, group: Group) -> float:
     """Processor seconds of one rank in a step, outside of the group."""
     grad = torch.empty(size)
     metered = Metered(group)
-    reduce_ = _reduction(choice, size, metered)
+    reduce_ = reduction(choice, size, metered)
     times = []
     for step in range(WARM + STEPS):
-        grad.copy_(_gradient(size, group.rank, step))
+        grad.copy_(gradient(size, group.rank, step))
         metered.reset()
         started = thread_time()
         reduce_(grad)
@@ -100,15 +101,21 @@ def _rank(choice: Choice, size: int, group: Group) -> float:
     return mean(sorted(times[WARM:])[: STEPS // 2])
 
 
-def _reduction(choice: Choice, size: int, group: Group) -> Callable[[Tensor], object]:
-    if choice.method == "dense":  # plain DDP: all it computes itself is the mean
-        return lambda grad: grad.div_(group.size)
+def reduction(choice: Choice, size: int, group: Group) -> Callable[[Tensor], object]:
+    """What a rank calls with a gradient in every step."""
+    if choice.method == "dense":  # as plain DDP does it
+
+        def all_reduce(grad: Tensor) -> None:
+            group.all_reduce_((grad, Op.SUM))
+            grad.div_(group.size)
+
+        return all_reduce
     reducer = choice.reducer
     state = reducer.init(Layout.flat(size))
     return lambda grad: reducer.reduce_([grad], group, state)
 
 
-def _gradient(size: int, rank: int, step: int) -> Tensor:
+def gradient(size: int, rank: int, step: int) -> Tensor:
     """One of Laplace's, with a scale of its own for each run of 64 k elements."""
     start = (rank + MOST_RANKS * step) * _SHIFT
     return _drawn()[start : start + size]
@@ -116,7 +123,7 @@ def _gradient(size: int, rank: int, step: int) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _drawn() -> Tensor:
-    size = max(size for size, _, _ in POINTS) + MOST_RANKS * (WARM + STEPS) * _SHIFT
+    size = _LONGEST + MOST_RANKS * _MOST_STEPS * _SHIFT
     generator = torch.Generator().manual_seed(0)
     values = torch.empty(size).exponential_(generator=generator)
     signs = torch.randint(0, 2, (size,), generator=generator, dtype=torch.int8)

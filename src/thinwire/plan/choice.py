@@ -6,9 +6,9 @@ from typing import Any
 
 from thinwire import catalog
 from thinwire.codecs import Codec
-from thinwire.collectives import BF16, GTopK, SparDL
+from thinwire.collectives import BF16, AllGather, GTopK, SparDL
 from thinwire.collectives.collective import packet_nbytes
-from thinwire.cost import Cost, Link
+from thinwire.cost import Cost, Curve, Link, Rounds
 from thinwire.errors import ConfigError
 from thinwire.plan import waits
 from thinwire.plan.weighed import Weighed
@@ -76,11 +76,12 @@ class Choice:
         """The same at another density, if it has one."""
         return self if self.density is None else replace(self, density=density)
 
-    @property
-    def by_library(self) -> bool:
-        """Whether it goes through the library's all-reduce, which also adds up."""
+    def own_rounds(self, rounds: Rounds) -> Curve:
+        """Of these, the ones that the collective has."""
         collective = self.reducer.collective
-        return not collective.coded and not isinstance(collective, BF16)
+        if isinstance(collective, BF16 | AllGather):
+            return rounds.direct
+        return rounds.exchange if collective.coded else rounds.all_reduce
 
     def check(self, ranks: int) -> None:
         """Refuse what training would refuse."""

@@ -1,9 +1,11 @@
 """What a step takes with each method, from its card, this machine and a link.
 
 A reduction is computing, moving bytes and waiting. Computing is the processor time of
-its own threads, multiplied where ranks share cores. Moving bytes takes as long as the
-wire or the processor's share in it, whichever is longer: they go on at once. Every
-round waits for the link's latency and for what the software needs to pass a message on.
+its own thread, multiplied where ranks share cores, at the pace of real processes.
+Moving bytes takes as long as the wire or the processor's share in it, whichever is
+longer: they go on at once. Every round waits for the link's latency and for what the
+software needs to pass a message on. Where ranks have timed rounds on the link, both are
+read off those.
 """
 
 from collections.abc import Iterable
@@ -11,12 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf, isfinite
 
-from thinwire.cost import Cost, Link
+from thinwire.cost import Cost, Link, Rounds
 from thinwire.errors import ConfigError
+from thinwire.plan import processes
 from thinwire.plan.choice import Choice
-from thinwire.plan.machine import Machine
+from thinwire.plan.machine import Machine, Sharing
+from thinwire.plan.moves import moves
 from thinwire.plan.processor import features
-from thinwire.plan.transport import Moving
 
 BUCKET_NBYTES = 25 << 20
 """DDP's default."""
@@ -29,15 +32,15 @@ PAYLOAD = 1448 / 1514
 class Scenario:
     """A model, its workers and their links; `backward` in seconds.
 
-    `measured` says that the link's latency is that of messages between processes, not
-    of the wire alone. `ranks_per_machine` ranks share `cores` cores.
+    `rounds` are the link's, where ranks have measured them; else they follow from its
+    latency, its bandwidth and this machine. `ranks_per_machine` share `cores` cores.
     """
 
     parameters: int
     workers: int
     link: Link
     backward: float = 0.0
-    measured: bool = False
+    rounds: Rounds | None = None
     ranks_per_machine: int = 1
     cores: int = 1
     bucket: int = BUCKET_NBYTES
@@ -61,6 +64,11 @@ class Scenario:
     def others(self) -> int:
         """How many cores besides a rank's own are busy with other ranks."""
         return min(self.ranks_per_machine, self.cores) - 1
+
+    @property
+    def sharing(self) -> Sharing:
+        """How this machine is measured for it."""
+        return Sharing(self.others, processes.count(self.share, self.others))
 
     @property
     def buckets(self) -> int:
@@ -134,32 +142,29 @@ def reduced(
     choice: Choice, size: int, scenario: Scenario, machine: Machine
 ) -> Reduction:
     """One reduction of a vector of `size`, backward passes aside."""
-    ranks, link, share = scenario.workers, scenario.link, scenario.share
-    seen = features(choice, size, ranks)
-    compute = machine.speed(choice, scenario.others).seconds(seen, share)
+    ranks, link, sharing = scenario.workers, scenario.link, scenario.sharing
+    simulated = machine.speed(choice, sharing.others).seconds(
+        features(choice, size, ranks), scenario.share
+    )
+    compute = machine.pace(choice, sharing).seconds(simulated)
     if ranks == 1:
         return Reduction(compute, 0.0, 0.0, 0.0)
+    # More ranks than processes could stand for are slower still.
+    crowd = max(1.0, scenario.share / sharing.share)
+    software = moves(choice, size, ranks, machine.loopback(sharing))
+    detour = choice.detour(size, ranks, link)
+    if scenario.rounds is not None:  # the processor's part was measured with the wire's
+        over = moves(choice, size, ranks, scenario.rounds)
+        return Reduction(compute, over.nbytes, 0.0, over.waits + detour)
     own, guard = choice.own_cost(size, ranks), choice.guard_cost(size, ranks)
-    transport = machine.transport
-    moving = transport.all_reduce if choice.by_library else transport.exchange
     plain = Link(0.0, link.bandwidth, link.burst)
     return Reduction(
         compute,
         # The guard's few bytes would not use up what a burst spares.
         plain.seconds(own, idle=compute) + link.transfer(guard.nbytes),
-        share * moving.byte * own.nbytes,
-        own.rounds * _wait(moving, scenario)
-        + guard.rounds * _wait(transport.all_reduce, scenario)
-        + choice.detour(size, ranks, link),
+        crowd * software.nbytes,
+        (own.rounds + guard.rounds) * link.latency + crowd * software.waits + detour,
     )
-
-
-def _wait(moving: Moving, scenario: Scenario) -> float:
-    """A round, however short."""
-    latency, share = scenario.link.latency, scenario.share
-    if scenario.measured:  # by one message at a time
-        return latency + (share - 1) * moving.round
-    return latency + max(moving.latency, share * moving.round)
 
 
 def wire_seconds(choice: Choice, size: int, ranks: int, link: Link) -> float:

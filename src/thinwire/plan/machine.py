@@ -12,28 +12,78 @@ from typing import Any
 
 import torch
 
-from thinwire.plan import calibrate, neighbours, transport
+from thinwire.cost import Rounds
+from thinwire.plan import calibrate, neighbours, processes
 from thinwire.plan.choice import Choice
-from thinwire.plan.processor import Speed
-from thinwire.plan.transport import Transport
+from thinwire.plan.moves import moves
+from thinwire.plan.processes import Pace
+from thinwire.plan.processor import Speed, features
 from thinwire.version import __version__
 
 Tell = Callable[[str], None]
 """Is told what is being measured."""
 
-_VERSION = 4
+_VERSION = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How this machine is used while it is measured.
+
+    `others` simulated ranks compute beside the one that is timed; `processes` take part
+    in a real reduction.
+    """
+
+    others: int = 0
+    processes: int = processes.FEWEST
+
+    @property
+    def share(self) -> float:
+        """How many of the processes there are for a core, if more than one."""
+        return max(1.0, self.processes / (os.cpu_count() or 1))
+
+
+ALONE = Sharing()
 
 
 @dataclass(slots=True)
 class Machine:
-    """Speeds by what was measured: a method, its options, its codec, its neighbours."""
+    """What was measured: of a method, its options, its codec, and with whom it shares.
 
-    transport: Transport
+    Processor time in simulation, what becomes of it in processes, and their rounds.
+    """
+
+    rounds: dict[str, Rounds] = field(default_factory=dict)
     speeds: dict[str, Speed] = field(default_factory=dict)
+    paces: dict[str, Pace] = field(default_factory=dict)
 
     def speed(self, choice: Choice, others: int = 0) -> Speed:
         """Of a choice at any density and with any number of teams."""
         return self.speeds[key(choice, others)]
+
+    def pace(self, choice: Choice, sharing: Sharing) -> Pace:
+        """Of the same."""
+        return self.paces[key_of_pace(choice, sharing)]
+
+    def loopback(self, sharing: Sharing) -> Rounds:
+        """Rounds without a network between them."""
+        return self.rounds[str(sharing.processes)]
+
+    def _pace(
+        self, choice: Choice, walls: list[float], rounds: Rounds, sharing: Sharing
+    ) -> Pace:
+        """What is left of real reductions when their rounds are done."""
+        measured = calibrate.representative(choice).at_density(processes.DENSITY)
+        speed, ranks = self.speed(choice, sharing.others), sharing.processes
+        simulated = [
+            speed.seconds(features(measured, size, ranks), sharing.share)
+            for size in processes.SIZES
+        ]
+        real = [
+            wall - moves(measured, size, ranks, rounds).seconds
+            for wall, size in zip(walls, processes.SIZES, strict=True)
+        ]
+        return Pace.of(simulated, real, walls)
 
 
 def key(choice: Choice, others: int = 0) -> str:
@@ -48,22 +98,40 @@ def key(choice: Choice, others: int = 0) -> str:
     return ", ".join(said)
 
 
+def key_of_pace(choice: Choice, sharing: Sharing) -> str:
+    """The same for processes."""
+    return f"{key(choice, sharing.others)}, {sharing.processes} processes"
+
+
 def known(
     choices: Iterable[Choice],
     *,
-    others: int = 0,
+    sharing: Sharing = ALONE,
     anew: bool = False,
     tell: Tell = lambda _: None,
 ) -> Machine:
-    """This machine, with the speeds of these choices: what is not known is measured.
-
-    `others` is how many cores besides a rank's own are busy with other ranks.
-    """
+    """This machine, with the speeds of these choices: what is not known is measured."""
     file = _file()
-    machine = None if anew else _read(file)
-    if machine is None:
-        tell("moving bytes between two processes")
-        machine = Machine(transport.measure())
+    machine = (None if anew else _read(file)) or Machine()
+    wanted = {key_of_pace(choice, sharing): choice for choice in choices}
+    _simulate(machine, wanted.values(), sharing.others, tell)
+    missing = [name for name in wanted if name not in machine.paces]
+    if missing:
+        tell(f"{sharing.processes} processes over loopback")
+        measured = [calibrate.representative(wanted[name]) for name in missing]
+        found = processes.measure(measured, sharing.processes)
+        machine.rounds[str(sharing.processes)] = found.rounds
+        for name, walls in zip(missing, found.reductions, strict=True):
+            machine.paces[name] = machine._pace(  # noqa: SLF001
+                wanted[name], walls, found.rounds, sharing
+            )
+        _write(file, machine)
+    return machine
+
+
+def _simulate(
+    machine: Machine, choices: Iterable[Choice], others: int, tell: Tell
+) -> None:
     wanted = {key(choice, others): choice for choice in choices}
     missing = [name for name in wanted if name not in machine.speeds]
     if missing:
@@ -71,8 +139,6 @@ def known(
             for name in missing:
                 tell(name)
                 machine.speeds[name] = calibrate.measure(wanted[name])
-        _write(file, machine)
-    return machine
 
 
 def fingerprint() -> dict[str, Any]:
@@ -108,11 +174,17 @@ def _read(file: Path) -> Machine | None:
     """What was kept; None where there is nothing, or nothing that can be read."""
     try:
         found = json.loads(file.read_text())
-        speeds = {
-            name: Speed(tuple(speed["mean"]), tuple(speed["busiest"]))
-            for name, speed in found["speeds"].items()
-        }
-        return Machine(transport.from_dict(found["transport"]), speeds)
+        return Machine(
+            {
+                count: processes.rounds_from(rounds)
+                for count, rounds in found["rounds"].items()
+            },
+            {
+                name: Speed(tuple(speed["mean"]), tuple(speed["busiest"]))
+                for name, speed in found["speeds"].items()
+            },
+            {name: Pace(**pace) for name, pace in found["paces"].items()},
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
