@@ -209,7 +209,7 @@ class Pipeline:
         try:
             return self.collective.all_reduce_(x, channel, state.collective, out)
         except Exception:
-            # What was not sent is not to be lost; but the first error is the one to see.
+            # What was not sent is not lost; the first error is the one to be seen.
             with suppress(RuntimeError):
                 state.collective.reclaim(x)
             raise
