@@ -108,8 +108,8 @@ def accumulate_(
         )
     if grad.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"a gradient is float32, bfloat16 or float16: {grad.dtype}")
-    if grad.numel() == 0:
-        return
+    if grad.numel() == 0 < x.numel():
+        return  # and what was lent stays so
     if marker is not None:
         _give_back(x, marker)
         if not marker.describes(x.numel()):

@@ -84,11 +84,10 @@ class Marker:
         Pieces that do not overlap add up to one accumulation of the vector; a piece
         that was there before begins a new one.
         """
-        if low == high:
-            return
         if any(low < end and start < high for start, end in self._pieces):
             self.forget()
-        self._pieces.append((low, high))
+        if low < high:
+            self._pieces.append((low, high))
         hints = self.hints.tolist()
         for b, block in enumerate(self.blocks):
             if self._covered[b] == 0:
