@@ -89,7 +89,7 @@ def test_a_step_is_one_flight_after_the_first(ranks, granularity):
         return
     first, *later = (seen[0] for seen in everyone)
     rows = first.listed // width
-    assert first.cost == union.card(SIZE, width, ranks, rows=rows, riders=16)
+    assert first.cost == union.card(SIZE, width, ranks, rows=rows, rider=16)
     assert first.saved["union"] == rows
     assert first.saved["offered"] == int(SIZE // width * 0.02)
     remembered = first.saved["union"]

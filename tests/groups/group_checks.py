@@ -3,6 +3,7 @@
 What a check returns must be the same on all ranks.
 """
 
+import math
 from typing import Any
 
 import pytest
@@ -139,9 +140,60 @@ def all_reduce_of_floats(group: Group) -> list[float]:
     return values.tolist()
 
 
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+INTEGERS = (torch.int64, torch.int32, torch.int8, torch.uint8)
+
+
+def maximum(group: Group) -> list[list[int]]:
+    """Wherever the largest is, and however many have it."""
+    rank, size = group.rank, group.size
+    numbers = [-3 - rank, -7, rank % 2, 5 * (rank == size - 1), (7 * rank + 3) % size]
+    floats = [*numbers, rank / 4, -math.inf, math.inf if rank == size // 2 else -1.0]
+    everyone = [(7 * other + 3) % size for other in range(size)]
+    largest = [-3, -7, int(size > 1), 5, max(everyone)]
+    seen = []
+    for dtype in (*FLOATS, *INTEGERS):
+        real = dtype.is_floating_point
+        told = torch.tensor(floats if real else numbers).to(dtype)
+        peak = [*largest, (size - 1) / 4, -math.inf, math.inf] if real else largest
+        if dtype == torch.uint8:
+            told, peak = told[2:].clone(), peak[2:]
+        group.all_reduce_((told, Op.MAX))
+        assert told.tolist() == peak
+        seen.append(told.view(torch.uint8).tolist())
+    return seen
+
+
+def maximum_of_equals(group: Group) -> list[list[int]]:
+    """Numbers that are equal and look different end as the same bits everywhere."""
+    seen = []
+    for dtype in FLOATS:
+        zero = 0.0 if group.rank % 2 else -0.0
+        nan = math.copysign(math.nan, group.rank % 2 - 0.5)
+        told = torch.tensor([zero, -zero, nan, -nan] * 9, dtype=dtype)
+        group.all_reduce_((told, Op.MAX))
+        assert told[:2].tolist() == [0, 0]
+        assert bool(told[2:4].isnan().all())
+        seen.append(told.view(torch.uint8).tolist())
+    return seen
+
+
+def maxima_in_passing(group: Group) -> list[float]:
+    """Several of them, beside sums that take longer."""
+    first, second = torch.tensor(group.rank), torch.tensor([[-1.0], [group.rank]])
+    total = torch.full((50_000,), float(group.rank))
+    group.all_reduce_((first, Op.MAX), (total, Op.SUM), (second, Op.MAX))
+    last = group.size - 1
+    assert first.item() == last
+    assert second.tolist() == [[-1.0], [last]]
+    assert total.unique().tolist() == [group.size * last / 2]
+    return total[:1].tolist()
+
+
 def all_reduce_of_nothing(group: Group) -> None:
     group.all_reduce_()
     group.all_reduce_((torch.zeros(0), Op.SUM))
+    group.all_reduce_((torch.zeros(0), Op.MAX))
 
 
 def nothing_is_shared(group: Group) -> list[list[int]]:
@@ -198,6 +250,9 @@ CHECKS = [
     all_to_all,
     all_reduce,
     all_reduce_of_floats,
+    maximum,
+    maximum_of_equals,
+    maxima_in_passing,
     all_reduce_of_nothing,
     nothing_is_shared,
     wrong_calls_are_refused,

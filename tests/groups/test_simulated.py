@@ -114,12 +114,16 @@ def test_collectives_take_the_rounds_of_their_cards():
         times.append(group.now())
         group.all_reduce_((torch.zeros(10), Op.SUM), (torch.zeros(5), Op.MAX))
         times.append(group.now())
+        group.all_reduce_((torch.zeros(5), Op.MAX))
+        times.append(group.now())
         return times
 
     gather, lengths, swap = 3 * 2.0, 3 * 1.8, 3 * 3.0
-    reduce = 6 * (1.0 + (10 + 5) / 10)  # chunks of 10 and 5 bytes
+    reduce = 6 * (1.0 + 10 / 10) + 2 * 20 / 10  # chunks of 10 bytes; 20, twice
+    largest = 2 * (1.0 + 20 / 10)
     expected = [gather, 2 * gather + lengths, 2 * gather + lengths + swap]
     expected.append(expected[-1] + reduce)
+    expected.append(expected[-1] + largest)
     for times in simulate(4, collectives, link=LINK):
         assert times == pytest.approx(expected)
 
@@ -134,11 +138,22 @@ def test_a_collective_waits_for_its_latest_rank():
     assert simulate(2, gather, link=LINK) == [12.0, 11.0]
 
 
+def test_a_maximum_is_known_when_the_latest_rank_s_has_come_round():
+    def late(group):
+        if group.rank == 0:
+            group.spend(10.0)
+        group.all_reduce_((torch.zeros(10, dtype=torch.uint8), Op.MAX))
+        return group.now()
+
+    # Rank 0's goes to rank 1, by 12, then to rank 2; rank 3 has it from rank 1.
+    assert simulate(4, late, link=LINK) == [12.0, 13.0, 13.0, 14.0]
+
+
 def test_nothing_takes_no_time():
     def nothing(group):
         group.exchange(body_of(0, 0), dst=1 - group.rank, src=1 - group.rank, nbytes=0)
         group.all_gather(body_of(0, 0), nbytes=[0, 0])
-        group.all_reduce_((torch.zeros(0), Op.SUM))
+        group.all_reduce_((torch.zeros(0), Op.SUM), (torch.zeros(0), Op.MAX))
         return group.now()
 
     assert simulate(2, nothing, link=LINK) == [0.0, 0.0]

@@ -135,12 +135,17 @@ def test_the_timeout_is_the_process_group_s_unless_given():
 # Lost peers.
 
 
+MAXIMUM = "all_reduce_ of a maximum"  # the guard's
+
+
 def _call(group, call):
     if call == "exchange":
         dst, src = (group.rank + 1) % group.size, (group.rank - 1) % group.size
         group.exchange(body_of(0, 100), dst=dst, src=src, nbytes=100)
     elif call == "all_gather":
         group.all_gather(body_of(0, 100), nbytes=None)
+    elif call == MAXIMUM:
+        group.all_reduce_((torch.ones(5, dtype=torch.float64), Op.MAX))
     else:
         group.all_reduce_((torch.ones(100_000), Op.SUM), (torch.ones(2), Op.MAX))
 
@@ -176,6 +181,8 @@ LATEST = TIMEOUT + 10.0  # the promise is about 3 s; the machine may be busy
         pytest.param("all_gather", signal.SIGSTOP, marks=pytest.mark.slow),
         ("all_reduce_", signal.SIGKILL),
         pytest.param("all_reduce_", signal.SIGSTOP, marks=pytest.mark.slow),
+        (MAXIMUM, signal.SIGKILL),
+        (MAXIMUM, signal.SIGSTOP),
     ],
 )
 def test_survivors_name_the_lost_peer(call, how):
@@ -187,7 +194,7 @@ def test_survivors_name_the_lost_peer(call, how):
         assert ranks == (victim,)
         assert message.startswith("rank 2 ")
         assert message.endswith("restart from the last checkpoint")
-        assert call in message
+        assert call.split()[0] in message
         assert ("dead or stuck" in message) == (how == signal.SIGSTOP)
         assert seconds < LATEST
         assert outcomes[rank].exitcode == 0

@@ -92,7 +92,7 @@ class Cheapest(ByRows):
         columns = S2().columns_for(count, rows)
         costs: dict[Way, Cost] = {
             "gather": gather_rows.card(width, ranks, offered, id_nbytes=id_nbytes),
-            "union": union.card(size, width, ranks, rows=rows, riders=NBYTES),
+            "union": union.card(size, width, ranks, rows=rows, rider=NBYTES),
             "dense": ring_all_reduce(4 * size, ranks),
         }
         if columns:

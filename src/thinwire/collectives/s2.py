@@ -129,7 +129,7 @@ class S2(ByRows):
         if size == 0 or ranks == 1:
             return Cost()
         note = NBYTES if self.decode == "peel" else 0
-        after = union.card(size, width, ranks, rows=stuck, riders=note)
+        after = union.card(size, width, ranks, rows=stuck, rider=note)
         table = ring_all_reduce(4 * self.rows * columns * width, ranks)
         return Cost(after.rounds, at_once(after, table).nbytes)
 

@@ -14,7 +14,7 @@ from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives.by_rows import ByRows, Held
 from thinwire.collectives.collective import Grade, State
-from thinwire.cost import Cost, at_once, ring_all_reduce
+from thinwire.cost import Cost, at_once, ring_all_reduce, spread
 from thinwire.errors import WireError
 from thinwire.groups import Op
 from thinwire.rows import Rows
@@ -71,11 +71,11 @@ def most_rows(size: int, width: int, ranks: int, density: float) -> int:
     return min(count, ranks * keep_count(count, density))
 
 
-def card(size: int, width: int, ranks: int, *, rows: int, riders: int = 0) -> Cost:
-    """The cost with a union of so many rows, and riders of so many bytes."""
+def card(size: int, width: int, ranks: int, *, rows: int, rider: int = 0) -> Cost:
+    """The cost with a union of so many rows, and a maximum as rider."""
     if size == 0 or ranks == 1:
         return Cost()
     count = -(-size // width)
     bitmap = ring_all_reduce(-(-count // 8), ranks)
-    first = at_once(bitmap, ring_all_reduce(riders, ranks))
+    first = at_once(bitmap, spread(rider, ranks))
     return first + (ring_all_reduce(4 * rows * width, ranks) if rows else Cost())

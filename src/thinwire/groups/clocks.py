@@ -6,10 +6,13 @@ Collectives are rounds of pairwise messages, and a rank enters a round when it h
 and received all of the round before.
 """
 
+from itertools import zip_longest
+
 import numpy as np
 from numpy.typing import NDArray
 
 from thinwire.cost import Link
+from thinwire.groups.spread import distances
 
 Array = NDArray[np.float64]
 
@@ -40,11 +43,16 @@ class Clocks:
         for shift in range(1, size):
             self._round(nbytes[ranks, (ranks + shift) % size], shift)
 
-    def ring(self, chunk: int) -> None:
-        """Ring all-reduce: 2 (P - 1) rounds of one chunk to the next rank."""
+    def all_reduce(self, chunk: int, spread: int) -> None:
+        """A ring, 2 (P - 1) rounds of one chunk to the next rank, or dissemination.
+
+        What is disseminated beside a ring travels in the ring's first rounds.
+        """
         size = len(self.now)
-        for _ in range(2 * (size - 1)):
-            self._round(np.full(size, chunk), 1)
+        ring = [1] * (2 * (size - 1)) if chunk else []
+        for near, far in zip_longest(ring, distances(size), fillvalue=0):
+            nbytes = (chunk if near else 0) + (spread if far else 0)
+            self._round(np.full(size, nbytes), near or far)
 
     def _round(self, outgoing: NDArray[np.int64], shift: int) -> None:
         incoming = np.roll(outgoing, shift)

@@ -2,7 +2,8 @@
 
 An exchange is one round, and one more with 8 bytes where a length travels ahead.
 Gathers and all-to-alls are P - 1 rounds, as many again with lengths. An all-reduce is
-a ring, whose parts share the rounds. What stays on the rank costs nothing.
+a ring, or ceil(log2 P) rounds of all of it for a maximum; its parts share the rounds.
+What stays on the rank costs nothing.
 """
 
 import threading
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from thinwire.cost import Cost, ring_all_reduce
+from thinwire.cost import Cost, at_once, ring_all_reduce, spread
 from thinwire.groups.contract import LENGTH_NBYTES
 from thinwire.groups.group import Group, Op
 
@@ -109,10 +110,13 @@ class Counted:
     def all_reduce_(self, *parts: tuple[Tensor, Op]) -> None:
         with self._waiting():
             self._group.all_reduce_(*parts)
-        costs = [ring_all_reduce(tensor.nbytes, self.size) for tensor, _ in parts]
-        nbytes = sum(cost.nbytes for cost in costs)
-        rounds = max((cost.rounds for cost in costs), default=0)
-        self._count(Traffic(rounds, nbytes, nbytes))
+        cost = at_once(
+            *(
+                (spread if op is Op.MAX else ring_all_reduce)(tensor.nbytes, self.size)
+                for tensor, op in parts
+            )
+        )
+        self._count(Traffic(cost.rounds, cost.nbytes, cost.nbytes))
 
     def now(self) -> float:
         return self._group.now()

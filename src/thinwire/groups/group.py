@@ -70,8 +70,10 @@ class Group(Protocol):
         """Combine each tensor over all ranks, in place.
 
         All parts are started together and waited for together. The order of additions
-        is the library's own; all ranks end with the same bits. The maximum of NaN and a
-        number is either. OR combines the bits of integers and booleans.
+        is the library's own; all ranks end with the same bits. A maximum is for a few
+        numbers: it travels whole, in ceil(log2 P) rounds (NCCL: in the library's own
+        way). That of NaN and a number is either. OR combines the bits of integers and
+        booleans.
         """
         ...
 

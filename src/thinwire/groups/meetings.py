@@ -17,6 +17,7 @@ from thinwire.errors import GroupError
 from thinwire.groups.clocks import Clocks
 from thinwire.groups.contract import LENGTH_NBYTES
 from thinwire.groups.group import Op
+from thinwire.groups.spread import settle_
 
 Lengths = tuple[int, ...] | None
 
@@ -75,7 +76,11 @@ class AllReduce:
         for column in zip(*(call.parts for call in calls), strict=True):
             _combine_([tensor for tensor, _ in column], column[0][1])
         # A ring moves each part in P chunks; parts started together share the rounds.
-        clocks.ring(sum(-(-t.nbytes // len(calls)) for t, _ in calls[0].parts))
+        parts = calls[0].parts
+        clocks.all_reduce(
+            sum(-(-t.nbytes // len(calls)) for t, op in parts if op is not Op.MAX),
+            sum(t.nbytes for t, op in parts if op is Op.MAX),
+        )
         return [[] for _ in calls]
 
     def describe(self) -> str:
@@ -120,5 +125,7 @@ def _combine_(tensors: Sequence[Tensor], op: Op) -> None:
             torch.maximum(total, tensor, out=total)
         else:
             total.bitwise_or_(tensor)
+    if op is Op.MAX and len(tensors) > 1:
+        settle_(total)
     for tensor in tensors[1:]:
         tensor.copy_(total)

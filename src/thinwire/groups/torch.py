@@ -1,7 +1,8 @@
 """TorchGroup: ranks of torch.distributed, over Gloo or NCCL.
 
 Gathers and all-to-alls send each body straight to each peer, all at once, so that
-lengths may differ (Gloo's own refuse that). All-reduces are the library's.
+lengths may differ (Gloo's own refuse that). All-reduces are the library's; on Gloo a
+maximum takes fewer messages by dissemination (`spread.py`).
 
 On Gloo a dead or stuck peer makes every survivor raise a `PeerError` that names it,
 about a timeout after the failure at the latest. A rank that notices reports itself in
@@ -14,7 +15,7 @@ On NCCL calls do not block the host, so a lost peer is found by its watchdog.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Self
@@ -34,8 +35,10 @@ from thinwire.errors import ConfigError, GroupError
 from thinwire.groups import contract
 from thinwire.groups.group import Op
 from thinwire.groups.inquest import Failure, Inquest, verdict
+from thinwire.groups.spread import Mail, spread_
 
 _LARGEST_NBYTES = 1 << 34  # a longer body is a garbled length, not a message
+_TAG = 0
 _PROBE_TAG = 0x7417  # no message has it: a probe never receives anything
 _REDUCE = {
     Op.SUM: dist.ReduceOp.SUM,
@@ -125,12 +128,12 @@ class TorchGroup:
         if body is not None and dst == self._rank:
             return body.clone()
         device = self._device if body is None else body.device
-        outgoing = {} if body is None or dst is None else {dst: self._to_wire(body)}
+        outgoing = [] if body is None or dst is None else [(dst, self._to_wire(body))]
         sources = [] if src is None else [src]
-        lengths = None if nbytes is None else dict.fromkeys(sources, nbytes)
+        lengths = None if nbytes is None else [nbytes] * len(sources)
         with self._calling("exchange"):
             incoming = self._swap(outgoing, sources, lengths)
-        return None if src is None else _home(incoming[src], device)
+        return _home(incoming[0][1], device) if incoming else None
 
     def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
         contract.check_all_gather(self, body, nbytes)
@@ -149,14 +152,14 @@ class TorchGroup:
         if self._size == 1:
             return
         with self._calling("all_reduce_"):
-            wired = [self._to_wire(tensor) for tensor, _ in parts]
-            works = [
-                self._start(tensor, op)
-                for tensor, (_, op) in zip(wired, parts, strict=True)
-                if not (self._native and op is Op.OR)
-            ]
+            wired = [(self._to_wire(tensor), op) for tensor, op in parts]
+            apart = Op.OR if self._native else Op.MAX  # not left to the library
+            works = [self._start(moved, op) for moved, op in wired if op is not apart]
+            if not self._native:
+                largest = [moved for moved, op in wired if op is Op.MAX]
+                spread_(largest, self._rank, self._size, self._transfer)
             self._wait(works)
-        for moved, (tensor, op) in zip(wired, parts, strict=True):
+        for (moved, op), (tensor, _) in zip(wired, parts, strict=True):
             if self._native and op is Op.OR:
                 self._or_(moved)
             if moved is not tensor:
@@ -202,64 +205,68 @@ class TorchGroup:
         """Every peer's body, in order of rank; `own` is what this rank keeps."""
         # Starting behind one's own rank spreads the load: nobody is everyone's first.
         others = [(self._rank + s) % self._size for s in range(1, self._size)]
-        lengths = None if nbytes is None else dict(enumerate(nbytes))
+        sources = others[::-1]
+        lengths = None if nbytes is None else [nbytes[src] for src in sources]
         with self._calling(call):
-            sent = {dst: outgoing[dst] for dst in others}
-            received = self._swap(sent, others[::-1], lengths)
+            sent = [(dst, outgoing[dst]) for dst in others]
+            received = dict(self._swap(sent, sources, lengths))
         return [
             own.clone() if src == self._rank else _home(received[src], own.device)
             for src in range(self._size)
         ]
 
     def _swap(
-        self,
-        outgoing: Mapping[int, Tensor],
-        sources: Sequence[int],
-        lengths: Mapping[int, int] | None,
-    ) -> dict[int, Tensor]:
+        self, outgoing: Mail, sources: Sequence[int], lengths: Sequence[int] | None
+    ) -> Mail:
         if lengths is None:
             lengths = self._swap_lengths(outgoing, sources)
-        # Pinned, where it goes on to a device: a copy that nobody waits for.
-        pinned = self._device.type == "cuda" and not self._native
-        incoming = {
-            src: torch.empty(
-                lengths[src], dtype=torch.uint8, device=self._wire, pin_memory=pinned
-            )
-            for src in sources
-        }
+        rooms = map(self._room, lengths)
+        incoming = list(zip(sources, rooms, strict=True))
         self._transfer(outgoing, incoming)
         return incoming
 
-    def _swap_lengths(
-        self, outgoing: Mapping[int, Tensor], sources: Sequence[int]
-    ) -> dict[int, int]:
-        ours = {
-            dst: torch.tensor([body.numel()], device=self._wire)
-            for dst, body in outgoing.items()
-        }
-        theirs = {
-            src: torch.empty(1, dtype=torch.int64, device=self._wire) for src in sources
-        }
+    def _room(self, nbytes: int) -> Tensor:
+        # Pinned, where it goes on to a device: a copy that nobody waits for.
+        pin = self._device.type == "cuda" and not self._native
+        return torch.empty(nbytes, dtype=torch.uint8, device=self._wire, pin_memory=pin)
+
+    def _swap_lengths(self, outgoing: Mail, sources: Sequence[int]) -> list[int]:
+        ours = [
+            (dst, torch.tensor([body.numel()], device=self._wire))
+            for dst, body in outgoing
+        ]
+        theirs = [
+            (src, torch.empty(1, dtype=torch.int64, device=self._wire))
+            for src in sources
+        ]
         self._transfer(ours, theirs)
-        lengths = {src: int(length) for src, length in theirs.items()}
-        for src, length in lengths.items():
+        lengths = [int(length) for _, length in theirs]
+        for src, length in zip(sources, lengths, strict=True):
             if not 0 <= length <= _LARGEST_NBYTES:
                 raise GroupError(f"rank {src} announces a body of {length} bytes")
         return lengths
 
-    def _transfer(
-        self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor]
-    ) -> None:
+    def _transfer(self, outgoing: Mail, incoming: Mail) -> None:
         """Send and receive all of these at once; empty ones do not travel."""
+        received = [(src, tensor) for src, tensor in incoming if tensor.numel()]
+        sent = [(dst, tensor) for dst, tensor in outgoing if tensor.numel()]
+        if self._native:
+            self._wait(self._batched(sent, received))
+            return
+        # Without the wrappers of torch.distributed, which take longer than the sends.
         group = self._process_group
+        works = [group.recv([tensor], src, _TAG) for src, tensor in received]
+        works += [group.send([tensor], dst, _TAG) for dst, tensor in sent]
+        self._wait(works)
+
+    def _batched(self, sent: Mail, received: Mail) -> list[dist.Work]:
+        """As one launch, which NCCL needs in order to do all at once."""
         transfers = [
-            dist.P2POp(call, tensor, group=group, group_peer=peer)
-            for call, tensors in ((dist.irecv, incoming), (dist.isend, outgoing))
-            for peer, tensor in tensors.items()
-            if tensor.numel() > 0
+            dist.P2POp(call, tensor, group=self._process_group, group_peer=peer)
+            for call, mail in ((dist.irecv, received), (dist.isend, sent))
+            for peer, tensor in mail
         ]
-        if transfers:
-            self._wait(dist.batch_isend_irecv(transfers))
+        return dist.batch_isend_irecv(transfers) if transfers else []
 
     def _start(self, tensor: Tensor, op: Op) -> dist.Work:
         # Gloo knows few integer types, and bits are the same in all of them.
@@ -346,6 +353,8 @@ class TorchGroup:
 
 def _home(body: Tensor, device: torch.device) -> Tensor:
     """A body where it belongs; on a device, for whoever comes after it there."""
+    if body.device == device:
+        return body
     return body.to(device, non_blocking=device.type == "cuda")
 
 

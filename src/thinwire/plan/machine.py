@@ -23,7 +23,7 @@ from thinwire.version import __version__
 Tell = Callable[[str], None]
 """Is told what is being measured."""
 
-_VERSION = 7
+_VERSION = 8
 
 
 @dataclass(frozen=True, slots=True)

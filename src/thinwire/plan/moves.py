@@ -25,7 +25,7 @@ class Moves:
 def moves(choice: Choice, size: int, ranks: int, rounds: Rounds) -> Moves:
     """Of the collective and of the guard."""
     own = _along(choice.own_cost(size, ranks), choice.own_rounds(rounds))
-    return own + _along(choice.guard_cost(size, ranks), rounds.all_reduce)
+    return own + _along(choice.guard_cost(size, ranks), rounds.exchange)
 
 
 def _along(cost: Cost, curve: Curve) -> Moves:

@@ -2,7 +2,7 @@
 
 One tiny all-reduce with MAX carries the largest |g| of every rank (NaN counts as
 infinity) and whatever else must be alike everywhere. It costs a reading pass over the
-gradient and 2(P-1) rounds of a few bytes.
+gradient and ceil(log2 P) rounds of a few bytes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.cost import Cost, ring_all_reduce
+from thinwire.cost import Cost, spread
 from thinwire.errors import AgreementError
 from thinwire.groups import Group, Op
 
@@ -61,7 +61,7 @@ def compare(peaks: Tensor, group: Group, claims: Mapping[str, float]) -> Verdict
 
 def cost(segments: int, claims: int, ranks: int) -> Cost:
     """The guard's card."""
-    return ring_all_reduce(8 * (segments + 2 * claims), ranks)
+    return spread(8 * (segments + 2 * claims), ranks)
 
 
 def _peaks(grad: Sequence[Tensor], bounds: Sequence[Tensor] | None) -> Tensor:

@@ -1,0 +1,49 @@
+"""The maximum of all ranks by dissemination: ceil(log2 P) exchanges, for any P.
+
+At distance 1, 2, 4, ... every rank sends what it has to the rank so far after it and
+keeps the larger of that and what comes in. Each exchange doubles how many ranks before
+it a rank has heard of; one that is heard of twice changes nothing.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+Mail = list[tuple[int, Tensor]]
+"""Tensors, each with the rank that it goes to or comes from."""
+
+
+def distances(ranks: int) -> list[int]:
+    """How far each exchange goes.
+
+    >>> distances(1), distances(2), distances(5), distances(8)
+    ([], [1], [1, 2, 4], [1, 2, 4])
+    """
+    return [1 << step for step in range((ranks - 1).bit_length())]
+
+
+def spread_(
+    tensors: Sequence[Tensor],
+    rank: int,
+    ranks: int,
+    transfer: Callable[[Mail, Mail], None],
+) -> None:
+    """Leave the largest of all ranks in the tensors, element by element.
+
+    `transfer` sends all of the first mail and receives all of the second.
+    """
+    for distance in distances(ranks) if tensors else ():
+        dst, src = (rank + distance) % ranks, (rank - distance) % ranks
+        theirs = [torch.empty_like(tensor) for tensor in tensors]
+        transfer([(dst, tensor) for tensor in tensors], [(src, t) for t in theirs])
+        for tensor, other in zip(tensors, theirs, strict=True):
+            torch.maximum(tensor, other, out=tensor)
+    for tensor in tensors:
+        settle_(tensor)
+
+
+def settle_(largest: Tensor) -> None:
+    """Give equal numbers equal bits: which zero or NaN was kept depends on the rank."""
+    if largest.is_floating_point():
+        largest.nan_to_num_(torch.nan, torch.inf, -torch.inf).add_(0.0)

@@ -1,0 +1,54 @@
+"""A maximum by dissemination, over exchanges of simulated ranks."""
+
+import pytest
+import torch
+from group_checks import maximum, maximum_of_equals
+
+from thinwire.groups import Op, simulate
+from thinwire.groups.spread import spread_
+from workers import fresh
+
+
+class Spreading:
+    """A group whose all-reduces are dissemination."""
+
+    def __init__(self, group):
+        self.rank, self.size, self._group = group.rank, group.size, group
+
+    def all_reduce_(self, *parts):
+        assert all(op is Op.MAX for _, op in parts)
+        spread_([t for t, _ in parts], self.rank, self.size, self._transfer)
+
+    def _transfer(self, outgoing, incoming):
+        for (dst, sent), (src, room) in zip(outgoing, incoming, strict=True):
+            body = sent.view(torch.uint8)
+            nbytes = body.numel()
+            got = self._group.exchange(body, dst=dst, src=src, nbytes=nbytes)
+            room.copy_(got.view(room.dtype))
+
+
+@pytest.mark.parametrize("size", range(1, 10))
+@pytest.mark.parametrize("check", [maximum, maximum_of_equals])
+def test_every_rank_finds_the_same_largest(check, size):
+    results = simulate(size, lambda group: check(Spreading(group)))
+    assert all(result == results[0] for result in results)
+    if size > 1:
+        assert results == simulate(size, check)
+
+
+@pytest.mark.parametrize("size", range(1, 10))
+def test_one_rank_is_heard_by_all_wherever_it_is(size):
+    def body(group):
+        told = torch.full((size,), -1.0)
+        told[group.rank] = group.rank
+        Spreading(group).all_reduce_((told, Op.MAX))
+        return told.tolist()
+
+    assert simulate(size, body) == [list(map(float, range(size)))] * size
+
+
+@pytest.mark.processes
+def test_real_processes_whose_number_is_no_power_of_two():
+    outcomes = fresh(5, maximum)
+    assert [each.error for each in outcomes] == [None] * 5
+    assert [each.result for each in outcomes] == simulate(5, maximum)
