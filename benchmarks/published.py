@@ -139,8 +139,7 @@ METHODS = ("torch", "topk", "gtopk", "spardl")
 def simulated(method: str, size: int, ranks: int, density: float) -> float:
     """Seconds of the wire for one reduction on simulated ranks, without the guard.
 
-    The published systems have none; ours would add a ring of a few bytes, 2 (P - 1)
-    times the latency.
+    The published systems have none; ours would add ceil(log2 P) times the latency.
     """
     name = "dense" if method == "torch" else method
     scale = scale_of(size, ranks, density)

@@ -86,7 +86,7 @@ def test_its_card(segments, claims):
         return counted.traffic.cost
 
     card = guard.cost(segments, claims, 4)
-    assert card == Cost(6, 12 * (segments + 2 * claims))
+    assert card == Cost(2, 16 * (segments + 2 * claims))
     assert simulate(4, body) == [card] * 4
 
 

@@ -54,7 +54,8 @@ def compare(peaks: Tensor, group: Group, claims: Mapping[str, float]) -> Verdict
     segments = len(note) - 2 * len(claims)
     lengths = [segments, len(claims), len(claims)]
     largest, highest, lowest = torch.split(note, lengths)
-    _compare(claims, highest.tolist(), (-lowest).tolist())
+    # Subtracted: a message should not say -0.0.
+    _compare(claims, highest.tolist(), (0.0 - lowest).tolist())
     finite = largest.max().item() * group.size < LIMIT if segments else True
     return Verdict(finite, largest > 0)
 
