@@ -74,7 +74,8 @@ is `thinwire train`, with the same recipe.
 - *Wire*: a forecast, not a measurement: rounds and bytes as counted, at 1 Gbit/s and
   50 us a message, with nothing else on the wire and nothing overlapped. Of it, 0.7 ms
   with 8 workers are the 14 small messages that the finite check took in these runs (it
-  takes 3 now), which dense and PowerSGD go without. What the processor adds is in [algorithms.md](algorithms.md).
+  takes 3 now), which dense and PowerSGD go without. What the processor adds is in
+  [algorithms.md](algorithms.md).
 - *Residual*: its norm, the mean over workers, after a third of the epochs, two thirds
   and all of them, for the first seed. With momentum before selection it is the momentum
   that waits, which is several gradients long.
