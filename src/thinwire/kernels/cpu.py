@@ -230,7 +230,8 @@ def _give_back(x: Tensor, marker: Marker, numbers: Sequence[int] | None = None) 
     """Put what was lent back into the vector: all, or that of some blocks."""
     loans = marker.scratch
     if isinstance(loans, Loans):
-        for number in list(loans.loans) if numbers is None else numbers:
+        asked = loans.loans if numbers is None else numbers
+        for number in [each for each in asked if each in loans.loans]:
             loans.give_back(number, _place(x, marker.blocks[number]))
 
 
