@@ -48,6 +48,13 @@ def test_published_throughputs_become_efficiencies(
     assert published.ratio(shares, to=1) == to_topk
 
 
+def test_nobody_published_a_dense_reduction_faster_than_the_wire(published):
+    for model in published.GTOPK:
+        for ranks in model.by_ranks:
+            fastest = published.wire("torch", model.size, ranks, 1.0)
+            assert model.published(ranks)[0] > fastest, (model.name, ranks)
+
+
 def test_a_reduction_as_long_as_a_step_halves_the_efficiency(published):
     model = published.Model("any", 1000, 10, 5.0, {2: (5.0, 2.5, 1.0)})
     assert model.step == 2.0
@@ -58,17 +65,20 @@ def test_a_reduction_as_long_as_a_step_halves_the_efficiency(published):
 @pytest.mark.parametrize("method", ["topk", "gtopk", "spardl"])
 def test_shorter_vectors_on_slower_links_take_as_long(published, monkeypatch, method):
     size, ranks = 1 << 20, 4
+    monkeypatch.setattr(published, "WORKABLE", size // 4)
     scale = published.scale_of(size, ranks, 0.01)
     short = published.wire(method, size, ranks, 0.01)
     published.wire.cache_clear()
     monkeypatch.setattr(published, "scale_of", lambda *_: 1)
     whole = published.wire(method, size, ranks, 0.01)
-    assert scale > 10
-    assert short == pytest.approx(whole, rel=0.04)
+    assert scale == 16
+    assert short == pytest.approx(whole, rel=0.03)
 
 
-def test_vectors_that_are_short_anyway_stay_as_they_are(published):
+def test_vectors_are_not_shortened_without_need_nor_lists_too_much(published):
     assert published.scale_of(269_722, 32, 0.001) == 1
+    assert published.scale_of(14_700_000, 14, 0.01) == 6  # 34 M elements, not 206
+    assert published.scale_of(61_000_000, 32, 0.001) == 14  # lists of 136 entries
 
 
 def test_the_lab_is_measured_or_unknown(published):

@@ -1,8 +1,9 @@
 """Gradients to measure with: fresh in every step, with large and small layers.
 
 Laplace values; each run of 64 k elements has a scale of its own, and half of the
-variance is common to all ranks, as with gradients of one model on different data. Drawn
-by NumPy, a sixth of torch's time: for large vectors that is most of a measurement.
+variance is common to all ranks, as with gradients of one model on different data. To
+draw them takes most of a measurement, so NumPy does, in a sixth of torch's time, and
+what is common to ranks is one run, turned to begin elsewhere in every other.
 """
 
 import numpy as np
@@ -28,12 +29,16 @@ class Gradients:
         self._scales = torch.randn(-(-size // _PERIOD), generator=scales).exp_()
         self._shared = np.random.default_rng(seed + 1)
         self._own = np.random.default_rng(seed + 2 + rank)
-        self._common = torch.empty(_PERIOD)
+        self._common = torch.empty(2 * _PERIOD)
 
     def fill_(self, grad: Tensor) -> None:
         """Replace a gradient by the next one."""
-        for part, scale in zip(torch.split(grad, _PERIOD), self._scales, strict=True):
-            common = _laplace_(self._common[: part.numel()], self._shared)
+        once, again = self._common.split(_PERIOD)
+        again.copy_(_laplace_(once, self._shared))
+        starts = self._shared.integers(_PERIOD, size=len(self._scales))
+        parts = torch.split(grad, _PERIOD)
+        for part, scale, start in zip(parts, self._scales, starts, strict=True):
+            common = self._common[start : start + part.numel()]
             _laplace_(part, self._own).mul_((1 - _SHARED) ** 0.5)
             part.add_(common, alpha=_SHARED**0.5).mul_(scale)
 
