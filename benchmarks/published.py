@@ -139,8 +139,8 @@ GTOPK = (
     Model(
         "LSTM-PTB",
         66_000_000,
-        # That of the speed runs is not known. With the 20 of the released configuration
-        # dense would have been faster than the wire; 100 is of the authors' later plots.
+        # That of the speed runs is not known. With 20, of the released configuration,
+        # dense would have been faster than the wire; 100 is of later plots.
         100,
         392.0,
         {

@@ -33,7 +33,7 @@ class Gradients:
 
     def fill_(self, grad: Tensor) -> None:
         """Replace a gradient by the next one."""
-        once, again = self._common.split(_PERIOD)
+        once, again = torch.split(self._common, _PERIOD)
         again.copy_(_laplace_(once, self._shared))
         starts = self._shared.integers(_PERIOD, size=len(self._scales))
         parts = torch.split(grad, _PERIOD)
