@@ -194,6 +194,9 @@ def test_both_ends_and_every_rank_use_one_key():
         channel.all_gather(sealed, expect=slot)
         ring = (group.rank + 1) % 3, (group.rank - 1) % 3
         channel.exchange([sealed], dst=ring[0], src=ring[1], expect=[slot])
+        unread = len(codec.keys)
+        assert sealed.vector is sealed.vector
+        assert len(codec.keys) == unread + 1  # decoded when it is looked at, and once
         return codec.keys
 
     keys = simulate(3, body)

@@ -25,6 +25,7 @@ JUDGES = (
     "decode_elias_fano",
     "decode_int8",
     "decode_log",
+    "decode_packet",
     "strictly_increasing",
 )
 VECTOR = SparseVector.of({i * i: float(i) for i in range(1, 20)}, size=400)
@@ -46,7 +47,7 @@ def swap(codec, damage):
         if group.rank == 1:
             sent = sealed.body.clone()
             damage(sent)
-            sealed = Sealed(sent, sealed.vector)
+            sealed = Sealed(sent, lambda told=sealed.vector: told)
         slot = Slot(VECTOR.size, VECTOR.nnz)
         peer = 1 - group.rank
         (got,) = channel.exchange([sealed], dst=peer, src=peer, expect=[slot])

@@ -1,6 +1,6 @@
 """Channel: lists between ranks, sealed once and forwarded as bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -26,15 +26,26 @@ class Slot(NamedTuple):
     part: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class Sealed:
     """One encoded list: its bytes, and what every holder decodes from them.
 
-    The vector may share memory with the body: change neither.
+    The vector may share memory with the body: change neither. Who sends a list on and
+    never looks at it is spared its decoding.
     """
 
-    body: Tensor
-    vector: SparseVector
+    __slots__ = ("_told", "_vector", "body")
+
+    def __init__(self, body: Tensor, told: Callable[[], SparseVector]) -> None:
+        self.body = body
+        self._told = told
+        self._vector: SparseVector | None = None
+
+    @property
+    def vector(self) -> SparseVector:
+        """The list as everyone who holds the bytes decodes it."""
+        if self._vector is None:
+            self._vector = self._told()
+        return self._vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +90,7 @@ class Channel:
         """
         key = self._key(part)
         packet = self._codec.encode(vector, source=source, key=key)
-        if self.doubts is None:
-            told = self._codec.adopt(packet, vector, key=key)
-        else:
-            with kernels.doubting(self.doubts.of(self.rank)):
-                told = self._codec.adopt(packet, vector, key=key)
-        return Sealed(packet.body, told)
+        return Sealed(packet.body, lambda: self._adopt(packet, vector, key))
 
     def rounding(self, size: int) -> torch.dtype | None:
         """What values of a list over `size` elements are rounded to; None: anything."""
@@ -106,7 +112,7 @@ class Channel:
         nbytes = self._nbytes(expect)
         body = None
         if dst is not None:
-            body = torch.cat([sealed.body for sealed in bag]) if bag else _nothing()
+            body = _joined([sealed.body for sealed in bag])
         message = self.group.exchange(
             body, dst=dst, src=src, nbytes=None if nbytes is None else sum(nbytes)
         )
@@ -166,6 +172,12 @@ class Channel:
             raise ConfigError("this channel has no codec; make one with using(codec)")
         return self.codec
 
+    def _adopt(self, packet: Packet, vector: SparseVector, key: int) -> SparseVector:
+        if self.doubts is None:
+            return self._codec.adopt(packet, vector, key=key)
+        with kernels.doubting(self.doubts.of(self.rank)):
+            return self._codec.adopt(packet, vector, key=key)
+
     def _key(self, part: int) -> int:
         # Odd multipliers keep distinct (seed, step, part) apart in 63 bits.
         mixed = (self.seed * 0x9E3779B97F4A7C15) ^ (self.step * 0xC2B2AE3D27D4EB4F)
@@ -188,7 +200,7 @@ class Channel:
         if nbytes is not None:
             if message.numel() != sum(nbytes):
                 raise WireError(f"{message.numel()} bytes, not {sum(nbytes)}")
-            return torch.split(message, nbytes)
+            return message.split_with_sizes(nbytes)
         bodies: list[Tensor] = []
         while message.numel():
             if len(bodies) == count:
@@ -203,20 +215,33 @@ class Channel:
     def _open(self, body: Tensor, slot: Slot, src: int) -> Sealed:
         size, nnz, part = slot
         key = self._key(part)
-        known = None if nnz is None else self._codec.header(size, nnz)
         try:
-            if self.doubts is not None and known is not None:
-                word = self.doubts.of(src)
-                kernels.doubt_unless_(word, body[: len(known)], known)
-                packet = Packet.parse(body, known)
-                with kernels.doubting(word):
-                    vector = self._codec.decode(packet, size, nnz, key=key)
+            if self.doubts is None or nnz is None:
+                vector = self._codec.decode(Packet.parse(body), size, nnz, key=key)
             else:
-                packet = Packet.parse(body)
-                vector = self._codec.decode(packet, size, nnz, key=key)
+                vector = self._open_there(self.doubts.of(src), body, slot, key)
         except WireError as error:
             raise WireError(f"from rank {src}: {error}") from error
-        return Sealed(body, vector)
+        return Sealed(body, lambda: vector)
+
+    def _open_there(
+        self, doubt: Tensor, body: Tensor, slot: Slot, key: int
+    ) -> SparseVector:
+        """Open a packet in device memory; what is wrong with it is noted there."""
+        size, nnz, _ = slot
+        known = None if nnz is None else self._codec.header(size, nnz)
+        if known is None:
+            return self._codec.decode(Packet.parse(body), size, nnz, key=key)
+        kernels.doubt_unless_(doubt, body[: len(known)], known)
+        with kernels.doubting(doubt):
+            packet = Packet.parse(body, known)
+            return self._codec.decode(packet, size, nnz, key=key)
+
+
+def _joined(bodies: list[Tensor]) -> Tensor:
+    if len(bodies) == 1:
+        return bodies[0]
+    return torch.cat(bodies) if bodies else _nothing()
 
 
 def _nothing() -> Tensor:

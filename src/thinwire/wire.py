@@ -16,6 +16,7 @@ against the bytes at hand, a codec checks what only it can understand.
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -132,13 +133,17 @@ class Packet:
         return payload[: self.index_nbytes], payload[self.index_nbytes :]
 
 
-def header_of(tags: Tags, size: int, nnz: int, nbytes: tuple[int, int]) -> bytes:
-    """The header of a packet in device memory, whose two sections are so long."""
+@lru_cache(maxsize=1024)
+def header_of(
+    tags: Tags, size: int, nnz: int, nbytes: tuple[int, int], *, summed: bool = False
+) -> bytes:
+    """The header of a packet whose two sections are so long; its checksum is zero."""
     index, value = map(padded, nbytes)
     whole = HEADER.size + index + value
     _check_fits(nnz, whole)
     words = index // WORD, whole // WORD
-    return HEADER.pack(MAGIC, VERSION, 0, *tags, 0, size, nnz, *words, 0)
+    flags = SUMMED * summed
+    return HEADER.pack(MAGIC, VERSION, flags, *tags, 0, size, nnz, *words, 0)
 
 
 def padded(nbytes: int) -> int:
@@ -160,8 +165,11 @@ def _header(body: Tensor, header: bytes | None = None) -> tuple[int, ...]:
             f"a packet of {body.numel()} bytes is shorter than its header "
             f"({HEADER.size})"
         )
-    read = header or body[: HEADER.size].cpu().numpy().tobytes()
-    magic, version, *fields = HEADER.unpack(read)
+    read: Any = header
+    if header is None:
+        # NumPy's views are made sooner than torch's.
+        read = body.numpy() if body.is_cpu else body[: HEADER.size].cpu().numpy()
+    magic, version, *fields = HEADER.unpack_from(read)
     if magic != MAGIC:
         raise WireError(f"a packet begins with {magic!r}, not {MAGIC!r}")
     if version != VERSION:
@@ -172,7 +180,14 @@ def _header(body: Tensor, header: bytes | None = None) -> tuple[int, ...]:
     return tuple(fields)
 
 
-def _checksum(header: bytes, body: Octets) -> int:
+def sum_up_(body: Tensor) -> None:
+    """Write the checksum into a packet whose header is complete but for it."""
+    octets: Octets = body.numpy()
+    found = _checksum(octets[: HEADER.size].data, octets)
+    octets[HEADER.size - 4 : HEADER.size].view("<u4")[0] = found
+
+
+def _checksum(header: bytes | memoryview, body: Octets) -> int:
     """Over a header whose checksum is zero, and what follows it."""
     import xxhash  # noqa: PLC0415 - packets in device memory do without
 
@@ -182,8 +197,8 @@ def _checksum(header: bytes, body: Octets) -> int:
 
 
 def _verify(body: Tensor, checksum: int) -> None:
-    octets: Octets = body.cpu().contiguous().numpy()
-    header = octets[: HEADER.size].tobytes()[:-4] + bytes(4)
+    octets: Octets = (body if body.is_cpu else body.cpu()).contiguous().numpy()
+    header = octets[: HEADER.size - 4].tobytes() + bytes(4)
     found = _checksum(header, octets)
     if found != checksum:
         raise WireError(

@@ -390,6 +390,9 @@ def test_packets(size, nnz):
             given = (header, indices, values, size, low)
             wanted = reference.encode_packet(*given)
             assert torch.equal(cuda.encode_packet(*given), wanted)
+            listed = cuda.decode_packet(wanted, 32, size, len(indices), low=low)
+            told = reference.decode_packet(wanted, 32, size, len(indices), low=low)
+            assert all(map(torch.equal, listed, told))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

@@ -20,7 +20,7 @@ def agree(pieces, bounds=None, claims=None):
     def body(group):
         grad = [torch.tensor(piece) for piece in pieces[group.rank]]
         verdict = guard.agree(grad, bounds, group, claims or {})
-        return verdict.finite, verdict.used.tolist()
+        return verdict.finite, verdict.used
 
     verdicts = simulate(len(pieces), body)
     assert all(verdict == verdicts[0] for verdict in verdicts)

@@ -7,6 +7,7 @@ values; else the value section begins with the permutation.
 
 import sys
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from thinwire.codecs.int32 import Int32
 from thinwire.codecs.order import decode_map, descending, encode_map, map_nbytes
 from thinwire.errors import ConfigError, WireError
 from thinwire.sparse import SparseVector
-from thinwire.wire import HEADER, Packet, header_of, padded
+from thinwire.wire import HEADER, Packet, header_of, padded, sum_up_
 
 _ROUNDING: dict[type, torch.dtype] = {
     Float32: torch.float32,
@@ -57,6 +58,8 @@ class Split:
             )
 
     def nbytes(self, size: int, nnz: int) -> int | None:
+        if self._usual:
+            return _usual_nbytes(size, nnz)
         index, value = self.index.nbytes(size, nnz), self.value.nbytes(nnz)
         if index is None or value is None:
             return None
@@ -66,7 +69,7 @@ class Split:
     def encode(
         self, vector: SparseVector, *, source: Values | None = None, key: int = 0
     ) -> Packet:
-        if self._usual and not vector.indices.is_cpu:
+        if self._usual:
             return self._encode_at_once(vector)
         size, indices, values = vector.size, vector.indices, vector.values
         if self.value.sorts and not self._maps:
@@ -89,6 +92,8 @@ class Split:
         self, packet: Packet, size: int, nnz: int | None = None, *, key: int = 0
     ) -> SparseVector:
         self._check(packet, size, nnz)
+        if self._usual:
+            return self._decode_at_once(packet)
         index, value = packet.sections
         read = self.index.any_order
         if self.value.sorts and read is not None:
@@ -134,10 +139,12 @@ class Split:
         return isinstance(self.index, EliasFano) and isinstance(self.value, BFloat16)
 
     def _encode_at_once(self, vector: SparseVector) -> Packet:
-        """The usual codecs' packet in device memory, by one launch instead of many."""
+        """The usual codecs' packet, by one launch, or one call, instead of many."""
         size, nnz, device = vector.size, vector.nnz, vector.indices.device
         tags, index = (self.index.tag, self.value.tag), EliasFano().nbytes(size, nnz)
-        header = header_of(tags, size, nnz, (index, BFloat16().nbytes(nnz)))
+        summed = self.checksum and vector.indices.is_cpu
+        lengths = index, BFloat16().nbytes(nnz)
+        header = header_of(tags, size, nnz, lengths, summed=summed)
         body = kernels.encode_packet(
             kernels.on_device(header, device),
             vector.indices,
@@ -145,7 +152,22 @@ class Split:
             size,
             low_bits_unless_bitmap(size, nnz),
         )
-        return Packet(tags, size, nnz, padded(index), body)
+        if summed:
+            sum_up_(body)
+        return Packet(tags, size, nnz, padded(index), body, summed)
+
+    def _decode_at_once(self, packet: Packet) -> SparseVector:
+        """Both sections of the usual codecs' packet, whose length is right."""
+        size, nnz = packet.size, packet.nnz
+        index = padded(EliasFano().nbytes(size, nnz))
+        if packet.index_nbytes != index:
+            raise WireError(
+                f"Elias-Fano: {packet.index_nbytes} bytes where {index} are expected"
+            )
+        low = low_bits_unless_bitmap(size, nnz)
+        with checked("Elias-Fano and BFloat16"):
+            listed = kernels.decode_packet(packet.body, HEADER.size, size, nnz, low=low)
+        return SparseVector(*listed, size)
 
     def _encode_values(self, values: Tensor, key: int) -> Tensor:
         if not self._maps:
@@ -207,6 +229,12 @@ class Split:
                 f"a packet of {packet.body.numel()} bytes where {packet.nnz} entries "
                 f"take {nbytes}"
             )
+
+
+@lru_cache(maxsize=1024)
+def _usual_nbytes(size: int, nnz: int) -> int:
+    sections = EliasFano().nbytes(size, nnz), BFloat16().nbytes(nnz)
+    return HEADER.size + sum(map(padded, sections))
 
 
 def _check_padding(

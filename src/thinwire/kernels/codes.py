@@ -85,6 +85,17 @@ def encode_packet(
         return backend(indices).encode_packet(header, indices, values, size, low)  # type: ignore[no-any-return]
 
 
+def decode_packet(
+    body: Tensor, begin: int, size: int, nnz: int, *, low: int | None
+) -> tuple[Tensor, Tensor]:
+    """Indices and values of what `encode_packet` made, after a header of `begin` bytes.
+
+    `ValueError` where these bytes cannot be such a list; there are as many as it takes.
+    """
+    with entered("decode_packet"):
+        return backend(body).decode_packet(body, begin, size, nnz, low=low)  # type: ignore[no-any-return]
+
+
 def encode_rice(indices: Tensor) -> Tensor:
     """Gaps in Rice codes: widths of blocks of 256, remainders, quotients in unary.
 

@@ -38,6 +38,7 @@ from thinwire.kernels.cpu_halves import to_bfloat16, to_float16  # noqa: F401
 from thinwire.kernels.cpu_int8 import decode_int8, encode_int8  # noqa: F401
 from thinwire.kernels.cpu_loans import Loans
 from thinwire.kernels.cpu_log import decode_log, encode_log  # noqa: F401
+from thinwire.kernels.cpu_packet import decode_packet, encode_packet  # noqa: F401
 from thinwire.kernels.cpu_peel import (  # noqa: F401
     estimate_rows,
     ones_of,
@@ -59,7 +60,6 @@ from thinwire.kernels.cpu_sketch import (  # noqa: F401
 from thinwire.kernels.cpu_threads import share_out
 from thinwire.kernels.cpu_varint import decode_varint, encode_varint  # noqa: F401
 from thinwire.kernels.marker import SLACK, Marker, dealt
-from thinwire.kernels.reference_packet import encode_packet  # noqa: F401
 from thinwire.kernels.trees import added_up
 
 Sparse = tuple[Tensor, Tensor]
@@ -230,7 +230,8 @@ def _give_back(x: Tensor, marker: Marker, numbers: Sequence[int] | None = None) 
     """Put what was lent back into the vector: all, or that of some blocks."""
     loans = marker.scratch
     if isinstance(loans, Loans):
-        for number in list(loans.loans) if numbers is None else numbers:
+        asked = loans.loans if numbers is None else numbers
+        for number in [each for each in asked if each in loans.loans]:
             loans.give_back(number, _place(x, marker.blocks[number]))
 
 

@@ -36,35 +36,45 @@ Indices = NDArray[Any]
 
 def encode_bitmap(indices: Tensor, size: int) -> Tensor:
     words = np.zeros(-(-size // 64), np.uint64)
-    check_ascending(_set_ones(indices.contiguous().numpy(), words))
+    write_section(indices.contiguous().numpy(), None, words)
     return as_section(words, size)
 
 
 def decode_bitmap(section: Tensor, size: int, nnz: int) -> Tensor:
     check_length(section, size)
-    words = as_words(section, -(-size // 64))
-    check_count(_count_ones(words, 0), nnz)
-    indices = torch.empty(nnz, dtype=index_dtype(size))
-    check_order(_read_ones(words, size, indices.numpy()), size)
-    return indices
+    return read_section(as_words(section, -(-size // 64)), size, nnz, None)
 
 
 def encode_elias_fano(indices: Tensor, size: int, low: int) -> Tensor:
     listed = indices.contiguous().numpy()
     bits = len(listed) * (low + 1) + (size >> low)
     words = np.zeros(-(-bits // 64), np.uint64)
-    check_ascending(_encode(listed, low, words))
+    write_section(listed, low, words)
     return as_section(words, bits)
 
 
 def decode_elias_fano(section: Tensor, size: int, nnz: int, *, low: int) -> Tensor:
     bits = nnz * (low + 1) + (size >> low)
     check_length(section, bits)
-    words = as_words(section, -(-bits // 64))
+    return read_section(as_words(section, -(-bits // 64)), size, nnz, low)
+
+
+def write_section(indices: Indices, low: int | None, words: Words) -> None:
+    """Write a list into words of zeros; without `low`, as a bitmap."""
+    written = _set_ones(indices, words) if low is None else _encode(indices, low, words)
+    check_ascending(written)
+
+
+def read_section(words: Words, size: int, nnz: int, low: int | None) -> Tensor:
+    """Read a list from all of the words that it takes, or `ValueError`."""
     indices = torch.empty(nnz, dtype=index_dtype(size))
-    found, ascending = _decode(words, low, size, indices.numpy())
-    if found != nnz:
-        check_count(_count_ones(words, nnz * low), nnz)
+    if low is None:
+        check_count(_count_ones(words, 0), nnz)
+        ascending = _read_ones(words, size, indices.numpy())
+    else:
+        found, ascending = _decode(words, low, size, indices.numpy())
+        if found != nnz:
+            check_count(_count_ones(words, nnz * low), nnz)
     check_order(ascending, size)
     return indices
 

@@ -28,6 +28,11 @@ def to_bfloat16(values: Tensor) -> Tensor:
     return _converted(values, _to_bfloat16, torch.bfloat16)
 
 
+def write_bfloat16(values: NDArray[np.float32], halves: Halves) -> None:
+    """`to_bfloat16` into memory that is there already."""
+    _to_bfloat16(values.view(np.int32), halves)
+
+
 def to_float16(values: Tensor) -> Tensor:
     return _converted(values, _to_float16, torch.float16)
 

@@ -178,6 +178,5 @@ class Loans:
 
     def give_back(self, number: int, place: Place) -> None:
         """Put what a block has lent back into the vector."""
-        loan = self.loans.pop(number, None)
-        if loan is not None:
-            cpu_lists.scatter(*place, loan.where, loan.held)
+        loan = self.loans.pop(number)
+        cpu_lists.scatter(*place, loan.where, loan.held)

@@ -36,7 +36,7 @@ from thinwire.kernels.cuda_lists import (  # noqa: F401
     merge_split,
 )
 from thinwire.kernels.cuda_log import decode_log, encode_log  # noqa: F401
-from thinwire.kernels.cuda_packet import encode_packet  # noqa: F401
+from thinwire.kernels.cuda_packet import decode_packet, encode_packet  # noqa: F401
 from thinwire.kernels.cuda_partition import select_densely, split_list
 from thinwire.kernels.cuda_room import Room, lists_candidates
 from thinwire.kernels.cuda_sketch import (  # noqa: F401

@@ -1,6 +1,6 @@
 # mypy: disallow-untyped-decorators=False
 # ruff: noqa: D103, because the front door documents each function.
-"""A whole packet in one launch: most of what short lists cost is launching."""
+"""A whole packet, written in one launch: most of what short lists cost is launching."""
 
 import torch
 import triton.language as tl
@@ -8,6 +8,8 @@ from torch import Tensor
 
 from thinwire.kernels.cuda_elias_fano import (
     WRITING,
+    decode_bitmap,
+    decode_elias_fano,
     section_programs,
     too_wide,
     write_section,
@@ -113,3 +115,16 @@ def encode_packet(
         **following(device),
     )
     return words.view(torch.uint8)
+
+
+def decode_packet(
+    body: Tensor, begin: int, size: int, nnz: int, *, low: int | None
+) -> tuple[Tensor, Tensor]:
+    nbits = size if low is None else nnz * (low + 1) + (size >> low)
+    end = begin + 8 * cdiv(nbits, 64)
+    if low is None:
+        indices = decode_bitmap(body[begin:end], size, nnz)
+    else:
+        indices = decode_elias_fano(body[begin:end], size, nnz, low=low)
+    # Nobody looks at what fills the last 8 bytes: that would have to be fetched.
+    return indices, body[end : end + 2 * nnz].view(torch.bfloat16).float()

@@ -30,7 +30,10 @@ from thinwire.kernels.reference_elias_fano import (  # noqa: F401
 from thinwire.kernels.reference_halves import to_bfloat16, to_float16  # noqa: F401
 from thinwire.kernels.reference_int8 import decode_int8, encode_int8  # noqa: F401
 from thinwire.kernels.reference_log import decode_log, encode_log  # noqa: F401
-from thinwire.kernels.reference_packet import encode_packet  # noqa: F401
+from thinwire.kernels.reference_packet import (  # noqa: F401
+    decode_packet,
+    encode_packet,
+)
 from thinwire.kernels.reference_peel import (  # noqa: F401
     estimate_rows,
     peel_rows_,

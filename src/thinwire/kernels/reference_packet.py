@@ -4,8 +4,16 @@
 import torch
 from torch import Tensor
 
-from thinwire.kernels.reference_elias_fano import encode_bitmap, encode_elias_fano
+from thinwire.kernels.reference_elias_fano import (
+    decode_bitmap,
+    decode_elias_fano,
+    encode_bitmap,
+    encode_elias_fano,
+)
 from thinwire.kernels.reference_halves import to_bfloat16
+from thinwire.kernels.sections import check_spare
+
+Sparse = tuple[Tensor, Tensor]
 
 
 def encode_packet(
@@ -18,3 +26,17 @@ def encode_packet(
     value = to_bfloat16(values).view(torch.uint8)
     gaps = [part.new_zeros(-len(part) % 8) for part in (index, value)]
     return torch.cat([header, index, gaps[0], value, gaps[1]])
+
+
+def decode_packet(
+    body: Tensor, begin: int, size: int, nnz: int, *, low: int | None
+) -> Sparse:
+    nbits = size if low is None else nnz * (low + 1) + (size >> low)
+    index, value = torch.tensor_split(body[begin:], [8 * -(-nbits // 64)])
+    if low is None:
+        indices = decode_bitmap(index, size, nnz)
+    else:
+        indices = decode_elias_fano(index, size, nnz, low=low)
+    halves = value.view(torch.bfloat16)
+    check_spare(not halves[nnz:].view(torch.int16).any())
+    return indices, halves[:nnz].float()

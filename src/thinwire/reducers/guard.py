@@ -7,6 +7,7 @@ gradient and ceil(log2 P) rounds of a few bytes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ class Verdict:
     """
 
     finite: bool
-    used: Tensor
+    used: Sequence[bool]
 
 
 def agree(
@@ -48,16 +49,17 @@ def agree(
 
 def compare(peaks: Tensor, group: Group, claims: Mapping[str, float]) -> Verdict:
     """The round itself, about peaks that are known: one of each segment."""
-    held = torch.tensor(list(claims.values()), dtype=torch.float64)
-    note = torch.cat([peaks.double(), held, -held])
+    held = list(claims.values())
+    segments, told = peaks.numel(), len(held)
+    noted = [*peaks.tolist(), *held, *(-claim for claim in held)]
+    note = torch.tensor(noted, dtype=torch.float64)
     group.all_reduce_((note, Op.MAX))
-    segments = len(note) - 2 * len(claims)
-    lengths = [segments, len(claims), len(claims)]
-    largest, highest, lowest = torch.split(note, lengths)
+    found = note.tolist()
+    largest, highest = found[:segments], found[segments : segments + told]
     # Subtracted: a message should not say -0.0.
-    _compare(claims, highest.tolist(), (0.0 - lowest).tolist())
-    finite = largest.max().item() * group.size < LIMIT if segments else True
-    return Verdict(finite, largest > 0)
+    _compare(claims, highest, [0.0 - low for low in found[segments + told :]])
+    finite = max(largest, default=0.0) * group.size < LIMIT
+    return Verdict(finite, [peak > 0 for peak in largest])
 
 
 def cost(segments: int, claims: int, ranks: int) -> Cost:
@@ -72,10 +74,13 @@ def _peaks(grad: Sequence[Tensor], bounds: Sequence[Tensor] | None) -> Tensor:
     if bounds is not None:
         pairs = zip(grad, bounds, strict=True)
         return torch.cat([kernels.magnitudes(piece, edges) for piece, edges in pairs])
-    whole = [
-        kernels.magnitudes(piece, torch.tensor([0, piece.numel()])) for piece in grad
-    ]
-    return torch.cat(whole).amax(dim=0, keepdim=True)
+    whole = [kernels.magnitudes(piece, _ends(piece.numel())) for piece in grad]
+    return whole[0] if len(whole) == 1 else torch.cat(whole).amax(dim=0, keepdim=True)
+
+
+@lru_cache(maxsize=1024)
+def _ends(size: int) -> Tensor:
+    return torch.tensor([0, size])
 
 
 def _compare(

@@ -291,7 +291,7 @@ def _asleep(verdict: guard.Verdict, state: State) -> list[tuple[int, int]]:
     offsets = state.layout.offsets
     return [
         (offsets[i], offsets[i + 1])
-        for i, used in enumerate(verdict.used.tolist())
+        for i, used in enumerate(verdict.used)
         if not used
     ]
 

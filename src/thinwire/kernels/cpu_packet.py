@@ -1,0 +1,42 @@
+# ruff: noqa: D103, because the front door documents each function.
+"""A whole packet at once: most of what short lists cost is being handed around."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thinwire.kernels.cpu_elias_fano import read_section, write_section
+from thinwire.kernels.cpu_halves import write_bfloat16
+from thinwire.kernels.sections import check_spare
+
+Sparse = tuple[Tensor, Tensor]
+
+_WORD = 8
+
+
+def encode_packet(
+    header: Tensor, indices: Tensor, values: Tensor, size: int, low: int | None
+) -> Tensor:
+    nnz, begin = len(values), len(header) // _WORD
+    end = begin + _index_words(size, nnz, low)
+    words = np.zeros(end + -(-nnz // 4), np.uint64)
+    words[:begin] = header.numpy().view(np.uint64)
+    write_section(indices.contiguous().numpy(), low, words[begin:end])
+    write_bfloat16(values.contiguous().numpy(), words[end:].view(np.uint16)[:nnz])
+    return torch.from_numpy(words.view(np.uint8))
+
+
+def decode_packet(
+    body: Tensor, begin: int, size: int, nnz: int, *, low: int | None
+) -> Sparse:
+    words = body.numpy().view(np.uint64)
+    end = begin // _WORD + _index_words(size, nnz, low)
+    indices = read_section(words[begin // _WORD : end], size, nnz, low)
+    check_spare(nnz % 4 == 0 or int(words[-1]) >> (nnz % 4 * 16) == 0)
+    halves = body[_WORD * end : _WORD * end + 2 * nnz].view(torch.bfloat16)
+    return indices, halves.float()
+
+
+def _index_words(size: int, nnz: int, low: int | None) -> int:
+    nbits = size if low is None else nnz * (low + 1) + (size >> low)
+    return -(-nbits // 64)
