@@ -206,3 +206,17 @@ def test_a_weighed_codec_is_about_right(name):
     vector = SparseVector(indices, values, size)
     actual = codec(name).encode(vector).body.numel()
     assert Weighed(codec(name)).nbytes(size, k) == pytest.approx(actual, rel=0.1)
+
+
+@pytest.mark.parametrize(("share", "factor"), [(1.0, 1.0), (2.0, 0.5), (4.0, 7 / 24)])
+def test_ranks_that_sleep_leave_their_core_to_others(share, factor):
+    tree = Choice.parse("gtopk:variant=tree")
+    alone = moves(tree, 10_000, 8, ROUNDS)
+    least = moves(tree, 10_000, 8, ROUNDS, share=1e9).waits
+    shared = moves(tree, 10_000, 8, ROUNDS, share=share)
+    own = (alone.waits - least) / (1 - 7 / 24)
+    assert shared.waits == pytest.approx(alone.waits - (1 - factor) * own)
+    assert shared.nbytes == alone.nbytes
+    spardl = Choice.parse("spardl")
+    whole = moves(spardl, 10_000, 8, ROUNDS)
+    assert moves(spardl, 10_000, 8, ROUNDS, share=share) == whole

@@ -131,6 +131,18 @@ class Choice:
         said = plain.seconds(gtopk.cost(size, ranks, codec))
         return waits.seconds(played, packet, plain) - said
 
+    def awake(self, ranks: int) -> float:
+        """How many of the ranks send in a round of the collective's, on average.
+
+        >>> Choice.parse("gtopk:variant=tree").awake(8), Choice.parse("gtopk").awake(8)
+        (0.2916666666666667, 1.0)
+        """
+        gtopk = self.reducer.collective
+        if ranks == 1 or not isinstance(gtopk, GTopK) or gtopk.variant != "tree":
+            return 1.0
+        # Up the tree and down again, a message to or from all ranks but one.
+        return (ranks - 1) / (ranks * (ranks - 1).bit_length())
+
     def lists(self, size: int, ranks: int) -> int:
         """How often a rank works through a list or a chunk, whatever its length."""
         collective = self.reducer.collective

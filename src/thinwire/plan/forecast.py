@@ -151,10 +151,11 @@ def reduced(
         return Reduction(compute, 0.0, 0.0, 0.0)
     # More ranks than processes could stand for are slower still.
     crowd = max(1.0, scenario.share / sharing.share)
-    software = moves(choice, size, ranks, machine.loopback(sharing))
+    loopback = machine.loopback(sharing)
+    software = moves(choice, size, ranks, loopback, share=sharing.share)
     detour = choice.detour(size, ranks, link)
     if scenario.rounds is not None:  # the processor's part was measured with the wire's
-        over = moves(choice, size, ranks, scenario.rounds)
+        over = moves(choice, size, ranks, scenario.rounds, share=scenario.share)
         return Reduction(compute, over.nbytes, 0.0, over.waits + detour)
     own, guard = choice.own_cost(size, ranks), choice.guard_cost(size, ranks)
     plain = Link(0.0, link.bandwidth, link.burst)

@@ -23,7 +23,7 @@ from thinwire.version import __version__
 Tell = Callable[[str], None]
 """Is told what is being measured."""
 
-_VERSION = 8
+_VERSION = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Machine:
             for size in processes.SIZES
         ]
         real = [
-            wall - moves(measured, size, ranks, rounds).seconds
+            wall - moves(measured, size, ranks, rounds, share=sharing.share).seconds
             for wall, size in zip(walls, processes.SIZES, strict=True)
         ]
         return Pace.of(simulated, real, walls)

@@ -22,10 +22,18 @@ class Moves:
         return self.waits + self.nbytes
 
 
-def moves(choice: Choice, size: int, ranks: int, rounds: Rounds) -> Moves:
-    """Of the collective and of the guard."""
+def moves(
+    choice: Choice, size: int, ranks: int, rounds: Rounds, *, share: float = 1.0
+) -> Moves:
+    """Of the collective and of the guard, where so many ranks share a core.
+
+    Rounds are measured with all ranks at work. On shared cores, those in which some
+    ranks sleep take less.
+    """
     own = _along(choice.own_cost(size, ranks), choice.own_rounds(rounds))
-    return own + _along(choice.guard_cost(size, ranks), rounds.exchange)
+    awake = max(choice.awake(ranks), 1 / share)
+    guard = _along(choice.guard_cost(size, ranks), rounds.exchange)
+    return Moves(awake * own.waits, own.nbytes) + guard
 
 
 def _along(cost: Cost, curve: Curve) -> Moves:

@@ -290,9 +290,7 @@ def _asleep(verdict: guard.Verdict, state: State) -> list[tuple[int, int]]:
     """The ranges of `x` whose gradient is zero on every rank."""
     offsets = state.layout.offsets
     return [
-        (offsets[i], offsets[i + 1])
-        for i, used in enumerate(verdict.used)
-        if not used
+        (offsets[i], offsets[i + 1]) for i, used in enumerate(verdict.used) if not used
     ]
 
 
