@@ -16,7 +16,7 @@ from thinwire.cost import Curve, Rounds
 from thinwire.groups.group import Group, Op
 
 _SIZES = (8, 4096, 32768, 262144)  # bytes that a rank sends in a round
-_REPEATS, _LONG_REPEATS = 11, 3
+_REPEATS, _LONG_REPEATS = 41, 3
 _LONG_SECONDS = 0.3
 _MOST_NBYTES = 1 << 26  # of all messages of a rank in a call
 

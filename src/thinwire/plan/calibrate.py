@@ -38,7 +38,7 @@ MOST_RANKS = max(ranks for _, ranks, _ in POINTS)
 # Other ranks' and other steps' gradients are the same numbers, moved on by so many:
 # fresh ones take longer to draw than to reduce.
 _SHIFT = 4099
-_LONGEST, _MOST_STEPS = 8_000_000, 8
+_LONGEST, _MOST_STEPS = 8_000_000, 11
 _PERIOD = 1 << 16
 
 

@@ -36,7 +36,7 @@ from thinwire.plan.choice import Choice
 FEWEST, MOST = 2, 8
 SIZES = (20_000, 1_000_000, 8_000_000)
 DENSITY = 0.01
-_WARM, _STEPS = 2, 5  # until selection has its hints, and then
+_WARM, _STEPS = 2, 9  # until selection has its hints, and then
 _TIMEOUT = 180.0
 
 
@@ -78,12 +78,12 @@ class Pace:
         return cls(round(float(constant), 9), round(float(factor), 9))
 
     def seconds(self, simulated: float) -> float:
-        """In a process: never less, since that much is computed there too.
+        """In a process; less than in simulation where ranks do not all wait at once.
 
-        >>> Pace(-1.0, 1.5).seconds(10.0), Pace(-1.0, 1.5).seconds(1.0)
-        (14.0, 1.0)
+        >>> Pace(-1.0, 1.5).seconds(10.0), Pace(-1.0, 1.5).seconds(0.5)
+        (14.0, 0.0)
         """
-        return max(simulated, self.constant + self.factor * simulated)
+        return max(0.0, self.constant + self.factor * simulated)
 
 
 def count(share: float, others: int) -> int:
