@@ -97,6 +97,8 @@ def test_another_length_than_announced_is_refused(change):
 def test_announced_finds_the_end_of_the_first_packet():
     two = torch.cat([packet().body, packet().body])
     assert Packet.announced(two) == Packet.announced(packet().body) == 64
+    strided = torch.stack([two, two], 1)[:, 0]
+    assert Packet.announced(strided) == 64
 
 
 @pytest.mark.parametrize("words", [0, 3, 9, 2**32 - 1])

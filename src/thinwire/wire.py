@@ -168,7 +168,8 @@ def _header(body: Tensor, header: bytes | None = None) -> tuple[int, ...]:
     read: Any = header
     if header is None:
         # NumPy's views are made sooner than torch's.
-        read = body.numpy() if body.is_cpu else body[: HEADER.size].cpu().numpy()
+        plain = body.is_cpu and body.is_contiguous()
+        read = body.numpy() if plain else body[: HEADER.size].cpu().numpy().tobytes()
     magic, version, *fields = HEADER.unpack_from(read)
     if magic != MAGIC:
         raise WireError(f"a packet begins with {magic!r}, not {MAGIC!r}")

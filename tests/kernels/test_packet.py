@@ -67,3 +67,12 @@ def test_what_is_no_list_is_not_encoded():
     for low in (4, None):
         with pytest.raises(IndexError, match="do not increase"):
             cpu.encode_packet(HEADER, falling, torch.ones(2), 9003, low)
+
+
+@pytest.mark.parametrize(
+    "values", [torch.ones(1), torch.ones(3), torch.ones(2, dtype=torch.float64)]
+)
+def test_as_many_values_as_indices(values):
+    indices = torch.tensor([3, 9000], dtype=torch.int32)
+    with pytest.raises(ValueError, match="as many of both"):
+        cpu.encode_packet(HEADER, indices, values, 9003, 4)

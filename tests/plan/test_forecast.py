@@ -8,6 +8,7 @@ from thinwire.errors import ConfigError
 from thinwire.plan.candidates import Candidates, compared, with_teams
 from thinwire.plan.choice import Choice
 from thinwire.plan.forecast import Scenario, forecast, named, reduced
+from thinwire.plan.processes import Pace
 
 GIGABIT = Link(100e-6, 125e6)
 DENSE = Choice.parse("dense")
@@ -56,6 +57,15 @@ def test_ranks_that_share_cores_take_turns():
     assert shared.transport == told("gtopk", alone).reduction.transport
     # Three rounds of its own, three of the guard.
     assert shared.waits == pytest.approx((3 + 3) * 200e-6)
+
+
+def test_one_worker_computes_and_waits_for_nobody():
+    alone = Scenario(1_000_000, 1, GIGABIT)
+    machine = machine_for([DENSE])
+    for name in machine.paces:
+        machine.paces[name] = Pace(-1.0, 1.0)  # of processes that do not all wait
+    reduction = forecast(DENSE, alone, machine).reduction
+    assert reduction.seconds == reduction.compute > 0
 
 
 def test_more_ranks_than_processes_stand_for_are_slower():

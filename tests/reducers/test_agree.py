@@ -103,3 +103,11 @@ def test_a_density_that_one_rank_sets_is_found_before_auto_tries_again(per_name)
         return bool((grad == 1).all()) and not state.memory.x.any()
 
     assert simulate(2, body) == [True, True]
+
+
+def test_a_peak_that_is_no_number_is_not_finite():
+    def body(group):
+        peaks = torch.tensor([1.0, float("nan")])
+        return guard.compare(peaks, group, {}).finite
+
+    assert simulate(2, body) == [False, False]

@@ -35,7 +35,7 @@ def spread_(
     """
     for distance in distances(ranks) if tensors else ():
         dst, src = (rank + distance) % ranks, (rank - distance) % ranks
-        theirs = [torch.empty_like(tensor) for tensor in tensors]
+        theirs = [tensor.clone() for tensor in tensors]  # what is not sent adds nothing
         transfer([(dst, tensor) for tensor in tensors], [(src, t) for t in theirs])
         for tensor, other in zip(tensors, theirs, strict=True):
             torch.maximum(tensor, other, out=tensor)

@@ -18,6 +18,11 @@ def encode_packet(
     header: Tensor, indices: Tensor, values: Tensor, size: int, low: int | None
 ) -> Tensor:
     nnz, begin = len(values), len(header) // _WORD
+    if len(indices) != nnz or values.dtype != torch.float32:
+        raise ValueError(
+            f"{len(indices)} indices and {nnz} values in {values.dtype}: a list has as "
+            "many of both, and float32"
+        )
     end = begin + _index_words(size, nnz, low)
     words = np.zeros(end + -(-nnz // 4), np.uint64)
     words[:begin] = header.numpy().view(np.uint64)

@@ -146,9 +146,9 @@ def reduced(
     simulated = machine.speed(choice, sharing.others).seconds(
         features(choice, size, ranks), scenario.share
     )
-    compute = machine.pace(choice, sharing).seconds(simulated)
     if ranks == 1:
-        return Reduction(compute, 0.0, 0.0, 0.0)
+        return Reduction(simulated, 0.0, 0.0, 0.0)
+    compute = machine.pace(choice, sharing).seconds(simulated)
     # More ranks than processes could stand for are slower still.
     crowd = max(1.0, scenario.share / sharing.share)
     loopback = machine.loopback(sharing)

@@ -81,9 +81,9 @@ class Pace:
         """In a process; less than in simulation where ranks do not all wait at once.
 
         >>> Pace(-1.0, 1.5).seconds(10.0), Pace(-1.0, 1.5).seconds(0.5)
-        (14.0, 0.0)
+        (14.0, 0.25)
         """
-        return max(0.0, self.constant + self.factor * simulated)
+        return max(simulated / 2, self.constant + self.factor * simulated)
 
 
 def count(share: float, others: int) -> int:

@@ -58,7 +58,7 @@ def compare(peaks: Tensor, group: Group, claims: Mapping[str, float]) -> Verdict
     largest, highest = found[:segments], found[segments : segments + told]
     # Subtracted: a message should not say -0.0.
     _compare(claims, highest, [0.0 - low for low in found[segments + told :]])
-    finite = max(largest, default=0.0) * group.size < LIMIT
+    finite = all(peak * group.size < LIMIT for peak in largest)
     return Verdict(finite, [peak > 0 for peak in largest])
 
 
