@@ -215,27 +215,22 @@ class Channel:
     def _open(self, body: Tensor, slot: Slot, src: int) -> Sealed:
         size, nnz, part = slot
         key = self._key(part)
+        header = None
+        if self.doubts is not None and nnz is not None:
+            header = self._codec.header(size, nnz)
         try:
-            if self.doubts is None or nnz is None:
+            if self.doubts is None or header is None:
                 vector = self._codec.decode(Packet.parse(body), size, nnz, key=key)
             else:
-                vector = self._open_there(self.doubts.of(src), body, slot, key)
+                # In device memory, where what is wrong with it is noted.
+                doubt = self.doubts.of(src)
+                kernels.doubt_unless_(doubt, body[: len(header)], header)
+                packet = Packet.parse(body, header)
+                with kernels.doubting(doubt):
+                    vector = self._codec.decode(packet, size, nnz, key=key)
         except WireError as error:
             raise WireError(f"from rank {src}: {error}") from error
         return Sealed(body, lambda: vector)
-
-    def _open_there(
-        self, doubt: Tensor, body: Tensor, slot: Slot, key: int
-    ) -> SparseVector:
-        """Open a packet in device memory; what is wrong with it is noted there."""
-        size, nnz, _ = slot
-        known = None if nnz is None else self._codec.header(size, nnz)
-        if known is None:
-            return self._codec.decode(Packet.parse(body), size, nnz, key=key)
-        kernels.doubt_unless_(doubt, body[: len(known)], known)
-        with kernels.doubting(doubt):
-            packet = Packet.parse(body, known)
-            return self._codec.decode(packet, size, nnz, key=key)
 
 
 def _joined(bodies: list[Tensor]) -> Tensor:

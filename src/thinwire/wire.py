@@ -69,25 +69,23 @@ class Packet:
         A packet in device memory gets no checksum: it would have to be fetched.
         """
         index, value = sections
-        index_end = HEADER.size + padded(index.numel())
-        nbytes = index_end + padded(value.numel())
-        _check_fits(nnz, nbytes)
+        summed = checksum and value.is_cpu
+        lengths = index.numel(), value.numel()
+        header = header_of(tags, size, nnz, lengths, summed=summed)
+        index_end = HEADER.size + padded(lengths[0])
+        nbytes = index_end + padded(lengths[1])
         body = torch.empty(nbytes, dtype=torch.uint8, device=value.device)
-        words = (index_end - HEADER.size) // WORD, nbytes // WORD
-        summed = checksum and body.device.type == "cpu"
-        fields = (MAGIC, VERSION, SUMMED * summed, *tags, 0, size, nnz, *words)
-        header = HEADER.pack(*fields, 0)
         # NumPy's views, where they will do, are made in a fraction of the time.
         room: Any = body.numpy() if body.is_cpu else body
-        _fill(room[HEADER.size : index_end], index.numpy() if body.is_cpu else index)
-        _fill(room[index_end:], value.numpy() if body.is_cpu else value)
-        if summed:
-            header = HEADER.pack(*fields, _checksum(header, room))
         room[: HEADER.size] = (
             np.frombuffer(header, np.uint8)
             if body.is_cpu
             else kernels.on_device(header, body.device)
         )
+        _fill(room[HEADER.size : index_end], index.numpy() if body.is_cpu else index)
+        _fill(room[index_end:], value.numpy() if body.is_cpu else value)
+        if summed:
+            sum_up_(body)
         return cls(tags, size, nnz, index_end - HEADER.size, body, summed)
 
     @classmethod

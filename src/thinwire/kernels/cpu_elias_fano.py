@@ -26,6 +26,7 @@ from thinwire.kernels.sections import (
     check_length,
     check_order,
     index_dtype,
+    index_nbits,
 )
 
 intrinsic: Any = extending.intrinsic
@@ -47,14 +48,14 @@ def decode_bitmap(section: Tensor, size: int, nnz: int) -> Tensor:
 
 def encode_elias_fano(indices: Tensor, size: int, low: int) -> Tensor:
     listed = indices.contiguous().numpy()
-    bits = len(listed) * (low + 1) + (size >> low)
+    bits = index_nbits(size, len(listed), low)
     words = np.zeros(-(-bits // 64), np.uint64)
     write_section(listed, low, words)
     return as_section(words, bits)
 
 
 def decode_elias_fano(section: Tensor, size: int, nnz: int, *, low: int) -> Tensor:
-    bits = nnz * (low + 1) + (size >> low)
+    bits = index_nbits(size, nnz, low)
     check_length(section, bits)
     return read_section(as_words(section, -(-bits // 64)), size, nnz, low)
 

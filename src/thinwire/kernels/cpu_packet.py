@@ -7,7 +7,7 @@ from torch import Tensor
 
 from thinwire.kernels.cpu_elias_fano import read_section, write_section
 from thinwire.kernels.cpu_halves import write_bfloat16
-from thinwire.kernels.sections import check_spare
+from thinwire.kernels.sections import check_spare, index_nbits
 
 Sparse = tuple[Tensor, Tensor]
 
@@ -23,7 +23,7 @@ def encode_packet(
             f"{len(indices)} indices and {nnz} values in {values.dtype}: a list has as "
             "many of both, and float32"
         )
-    end = begin + _index_words(size, nnz, low)
+    end = begin + -(-index_nbits(size, nnz, low) // 64)
     words = np.zeros(end + -(-nnz // 4), np.uint64)
     words[:begin] = header.numpy().view(np.uint64)
     write_section(indices.contiguous().numpy(), low, words[begin:end])
@@ -35,13 +35,8 @@ def decode_packet(
     body: Tensor, begin: int, size: int, nnz: int, *, low: int | None
 ) -> Sparse:
     words = body.numpy().view(np.uint64)
-    end = begin // _WORD + _index_words(size, nnz, low)
+    end = begin // _WORD + -(-index_nbits(size, nnz, low) // 64)
     indices = read_section(words[begin // _WORD : end], size, nnz, low)
     check_spare(nnz % 4 == 0 or int(words[-1]) >> (nnz % 4 * 16) == 0)
     halves = body[_WORD * end : _WORD * end + 2 * nnz].view(torch.bfloat16)
     return indices, halves.float()
-
-
-def _index_words(size: int, nnz: int, low: int | None) -> int:
-    nbits = size if low is None else nnz * (low + 1) + (size >> low)
-    return -(-nbits // 64)

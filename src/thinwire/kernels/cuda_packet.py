@@ -16,6 +16,7 @@ from thinwire.kernels.cuda_elias_fano import (
 )
 from thinwire.kernels.cuda_halves import bfloat16_bits
 from thinwire.kernels.cuda_launch import await_others, cdiv, flat, following, kernel
+from thinwire.kernels.sections import index_nbits
 
 # Words of a program that writes values: two in each.
 PAIRS = 1024
@@ -90,7 +91,7 @@ def encode_packet(
 ) -> Tensor:
     nnz, device = len(indices), indices.device
     kept, step = (0, 0) if low is None else (low, 1)
-    nbits = nnz * (kept + step) + (size >> kept)
+    nbits = index_nbits(size, nnz, low)
     count, begin = 2 * cdiv(nbits, 64), len(header) // 4
     total = begin + count + 2 * cdiv(nnz, 4)
     words = torch.empty(total, dtype=torch.int32, device=device)
@@ -120,8 +121,7 @@ def encode_packet(
 def decode_packet(
     body: Tensor, begin: int, size: int, nnz: int, *, low: int | None
 ) -> tuple[Tensor, Tensor]:
-    nbits = size if low is None else nnz * (low + 1) + (size >> low)
-    end = begin + 8 * cdiv(nbits, 64)
+    end = begin + 8 * cdiv(index_nbits(size, nnz, low), 64)
     if low is None:
         indices = decode_bitmap(body[begin:end], size, nnz)
     else:

@@ -11,7 +11,7 @@ from thinwire.kernels.reference_elias_fano import (
     encode_elias_fano,
 )
 from thinwire.kernels.reference_halves import to_bfloat16
-from thinwire.kernels.sections import check_spare
+from thinwire.kernels.sections import check_spare, index_nbits
 
 Sparse = tuple[Tensor, Tensor]
 
@@ -31,8 +31,8 @@ def encode_packet(
 def decode_packet(
     body: Tensor, begin: int, size: int, nnz: int, *, low: int | None
 ) -> Sparse:
-    nbits = size if low is None else nnz * (low + 1) + (size >> low)
-    index, value = torch.tensor_split(body[begin:], [8 * -(-nbits // 64)])
+    end = 8 * -(-index_nbits(size, nnz, low) // 64)
+    index, value = torch.tensor_split(body[begin:], [end])
     if low is None:
         indices = decode_bitmap(index, size, nnz)
     else:

@@ -12,6 +12,11 @@ def index_dtype(size: int) -> torch.dtype:
     return torch.int32 if size < 2**31 else torch.int64
 
 
+def index_nbits(size: int, nnz: int, low: int | None) -> int:
+    """The bits of an Elias-Fano list with so many low bits; without, of a bitmap."""
+    return size if low is None else nnz * (low + 1) + (size >> low)
+
+
 def check_length(section: Tensor, nbits: int) -> None:
     """Refuse bytes that are not so many bits and the zeros that fill a 64-bit word."""
     nbytes = -(-nbits // 8)
