@@ -90,14 +90,14 @@ def _runs(task: str, recipe: dict) -> Iterator[Run]:
         )
         return Run(stage, label, spec)
 
-    def falling(stage: int, label: str, density: float, **reduction) -> Run:
-        """SparDL with more in the first epochs."""
+    def falling(stage: int, method: str, density: float, **reduction) -> Run:
+        """A method with more in the first epochs."""
         return make(
             stage,
-            f"{label}, densities falling from 25 %",
-            recipe={**recipe, "densities": FALLING[task][density]},
-            method="spardl",
-            density=density,
+            f"{method} {density:.4g} %{note}, densities falling from 25 %",
+            recipe={**recipe, "densities": FALLING[task][density / 100]},
+            method=method,
+            density=density / 100,
             **reduction,
         )
 
@@ -115,12 +115,14 @@ def _runs(task: str, recipe: dict) -> Iterator[Run]:
         note, more = ", clipped by each worker", {"clip_locally": True}
         yield from _selections(task, make, {note: more})
         yield make(1, "spardl 1 %", method="spardl")
-        yield make(2, f"dense{note}", **more)
+        for seed in (0, 1):
+            yield make(1, f"dense{note}", seed, **more)
+        yield falling(2, "gtopk", 1, **more)
         codec = "elias-fano+log4"
         label = f"spardl 1 %, {codec}{note}"
         yield make(2, label, method="spardl", codec=codec, **more)
-    yield falling(2, f"spardl 1 %{note}", 0.01, **more)
-    yield falling(3, f"spardl 0.1 %{note}", 0.001, **more)
+    yield falling(2, "spardl", 1, **more)
+    yield falling(3, "spardl", 0.1, **more)
 
 
 def _selections(task: str, make: Maker, kept: dict[str, dict]) -> Iterator[Run]:
