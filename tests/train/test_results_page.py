@@ -48,9 +48,9 @@ def result_of(run, value, *, better=True, gradients=None):
     }
 
 
-def page_of(benchmark, folder, figures, **more):
+def page_of(benchmark, folder, figures, *, task="resnet20-cifar10", **more):
     convergence, report = benchmark
-    runs = [r for r in convergence.matrix({}) if r.spec.task == "resnet20-cifar10"]
+    runs = [run for run in convergence.matrix({}) if run.spec.task == task]
     results = [
         result_of(run, figures[run.label, run.spec.seed], **more)
         for run in runs
@@ -96,6 +96,31 @@ def test_perplexities_are_compared_in_percent(benchmark, tmp_path):
     figures = {("dense", 0): 100.0, ("topk 1 %", 0): 103.0}
     page = page_of(benchmark, tmp_path, figures, better=False)
     assert "**+3.00 %**" in page
+
+
+def test_what_clips_locally_is_compared_with_dense_that_does(benchmark, tmp_path):
+    note = ", clipped by each worker"
+    figures = {
+        ("dense", 0): 200.0,
+        (f"dense{note}", 0): 100.0,
+        (f"topk 1 %{note}", 0): 103.0,
+        ("spardl 1 %", 0): 202.0,
+    }
+    page = page_of(benchmark, tmp_path, figures, task="lstm-wikitext2", better=False)
+    against = {label: line_of(page, label)[2:5:2] for label, _ in figures}
+    assert against == {
+        "dense": ["-", "1.0 x"],
+        f"dense{note}": ["-50.00 %", "100.0 x"],
+        f"topk 1 %{note}": ["**+3.00 %**", "100.0 x"],
+        "spardl 1 %": ["+1.00 %", "100.0 x"],
+    }
+    assert f"Behind dense by more than the bound: topk 1 %{note}." in page
+
+
+def test_without_dense_that_clips_alike_the_first_is_compared_with(benchmark, tmp_path):
+    figures = {("dense", 0): 100.0, ("topk 1 %, clipped by each worker", 0): 103.0}
+    page = page_of(benchmark, tmp_path, figures, task="lstm-wikitext2", better=False)
+    assert line_of(page, "topk 1 %, clipped by each worker")[2] == "**+3.00 %**"
 
 
 def test_residuals_are_told_in_gradients_where_those_were_recorded(benchmark, tmp_path):
