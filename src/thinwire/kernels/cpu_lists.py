@@ -11,10 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thinwire.kernels.compiled import kernel, part
+from thinwire.kernels.cpu_select import _prefetch as prefetch
 
 Floats = NDArray[np.float32]
 Bits = NDArray[np.int64]
 Indices = NDArray[Any]
+
+_AHEAD = 48
 
 
 @kernel
@@ -188,14 +191,19 @@ def add_to_lent(
     which differ from what the list began with; `before` told (or is empty: none did).
     Answers -1 where an index lies outside.
     """
+    for e in range(len(indices)):
+        if indices[np.uintp(e)] < 0 or indices[np.uintp(e)] >= length:
+            return -1
     bits = _chunk_bits(chunk, stride)
+    jump = stride - chunk
     same = len(before) == 0
     i = 0
     n = 0
     for e in range(len(indices)):
-        j: Any = np.int64(indices[np.uintp(e)])
-        if j < 0 or j >= length:
-            return -1
+        # The memory needs its time: elements are asked for before they are read.
+        j: Any = np.int64(indices[np.uintp(min(e + _AHEAD, len(indices) - 1))])
+        prefetch(x, start + j + (j >> bits if bits >= 0 else j // chunk) * jump)
+        j = np.int64(indices[np.uintp(e)])
         while i < len(lent) and lent[np.uintp(i)] < j:
             where[np.uintp(n)] = lent[np.uintp(i)]
             sums[np.uintp(n)] = held[np.uintp(i)]
@@ -206,7 +214,7 @@ def add_to_lent(
             value = held[np.uintp(i)]
             i += 1
         else:
-            at = start + j + (j >> bits if bits >= 0 else j // chunk) * (stride - chunk)
+            at = start + j + (j >> bits if bits >= 0 else j // chunk) * jump
             value = x[np.uintp(at)]
         where[np.uintp(n)] = j
         sums[np.uintp(n)] = value + values[np.uintp(e)]

@@ -120,24 +120,6 @@ def _brain(typing: Any, value: Any) -> Any:
     return types.float32(types.float32), generate
 
 
-@intrinsic
-def _pick(typing: Any, first: Any, one: Any, other: Any) -> Any:
-    """`one` if `first` is 1, `other` if it is 0, and no branch to guess."""
-    del typing, first, one, other
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        del context, signature
-        word = ir.IntType(32)
-        mask = builder.neg(builder.trunc(args[0], word))
-        one, other = (builder.bitcast(value, word) for value in args[1:])
-        kept = builder.and_(one, mask)
-        rest = builder.and_(other, builder.not_(mask))
-        return builder.bitcast(builder.or_(kept, rest), ir.FloatType())
-
-    kind = types.float32
-    return kind(types.int64, kind, kind), generate
-
-
 def room_for_counts() -> Counts:
     """What a kernel counts in: allocating it there would take longer to compile."""
     return np.empty(_BINS, np.int32)
@@ -181,10 +163,37 @@ def _refine(
             high = low + (1 << shift)
             shift = max(shift - 13, 0)
         _clear(counts)
-        for i in range(count):
-            m = _magnitude(values[i])
-            if low <= m < high:
-                counts[np.uintp(min((m - low) >> shift, _BINS - 1))] += 1
+        _count_between(values, count, low, high, shift, counts)
+
+
+@part
+def _count_between(
+    values: Floats, count: int, low: int, high: int, shift: int, counts: Counts
+) -> None:
+    """Count the few magnitudes from `low` to below `high`.
+
+    Most runs of 16 have none of them, which is found out without a branch for each.
+    """
+    base = np.uint32(low)
+    width = np.uint32(high - low)
+    whole = count & ~15
+    for i in range(0, whole, 16):
+        here = np.uint32(0)
+        for t in range(i, i + 16):
+            here += np.uint32(np.uint32(_magnitude(values[np.uintp(t)])) - base < width)
+        if here > 0:
+            _count_some(values, i, i + 16, low, high, shift, counts)
+    _count_some(values, whole, count, low, high, shift, counts)
+
+
+@part
+def _count_some(
+    values: Floats, start: int, end: int, low: int, high: int, shift: int, counts: Counts
+) -> None:
+    for i in range(start, end):
+        m = _magnitude(values[np.uintp(i)])
+        if low <= m < high:
+            counts[np.uintp(min((m - low) >> shift, _BINS - 1))] += 1
 
 
 @kernel
@@ -341,19 +350,25 @@ def choose(
 def _sort_out(
     where: Indices,
     held: Floats,
+    changed: Any,
     kth: int,
     ties: int,
     indices: Indices,
     values: Floats,
     others: Indices,
     rest: Floats,
-) -> int:
-    """Those above `kth` and the first `ties` equal to it; how many others there are.
+) -> tuple[int, int]:
+    """Those above `kth` and the first `ties` equal to it, to `indices` and `values`.
 
-    As in `_list`, nothing is guessed: everything is written to both, and overwritten.
+    All others go to the beginning of `others` and `rest`, and those of the chosen that
+    were changed, once more, to the end. Answers where the former end and the latter
+    begin. As in `_list`, nothing is guessed: everything is written everywhere, and
+    overwritten. What meets in the middle is twice the same.
     """
     taken: Any = 0
     back: Any = 0
+    last: Any = len(held) - 1
+    some = len(changed) > 0
     i = 0
     while taken < len(indices):
         j = where[np.uintp(i)]
@@ -368,53 +383,41 @@ def _sort_out(
         rest[np.uintp(back)] = value
         taken += kept
         back += 1 - kept
+        if some:
+            others[np.uintp(last)] = j
+            rest[np.uintp(last)] = value
+            last -= kept & changed[np.uintp(i)]
         i += 1
     while i < len(held):
         others[np.uintp(back)] = where[np.uintp(i)]
         rest[np.uintp(back)] = held[np.uintp(i)]
         back += 1
         i += 1
-    return int(back)
+    return back, last + 1
 
 
 @part
-def _sort_out_changed(
-    where: Indices,
-    held: Floats,
-    changed: Any,
-    brain: int,
-    kth: int,
-    ties: int,
+def _write(
+    x: Floats,
+    start: int,
+    chunk: int,
+    stride: int,
     indices: Indices,
     values: Floats,
-    others: Indices,
-    rest: Floats,
-) -> int:
-    """The same, where what is left of some that are chosen is to be written, too."""
-    taken: Any = 0
-    back: Any = 0
-    i = 0
-    while taken < len(indices):
-        j = where[np.uintp(i)]
-        value = held[np.uintp(i)]
-        m = _magnitude(value)
-        tie: Any = np.int64(m == kth)
-        kept: Any = np.int64(m > kth) | tie & np.int64(ties > 0)
-        ties -= tie
-        indices[np.uintp(taken)] = j
-        values[np.uintp(taken)] = value
-        others[np.uintp(back)] = j
-        left = value - (_brain(value) if brain else value)
-        rest[np.uintp(back)] = _pick(kept, left, value)
-        taken += kept
-        back += (1 - kept) | changed[np.uintp(i)]
-        i += 1
-    while i < len(held):
-        others[np.uintp(back)] = where[np.uintp(i)]
-        rest[np.uintp(back)] = held[np.uintp(i)]
-        back += 1
-        i += 1
-    return int(back)
+    low: int,
+    high: int,
+) -> None:
+    """Write some of a list to a block; the memory is asked well ahead."""
+    jump = stride - chunk
+    bits = _trailing_zeros(chunk) if chunk & (chunk - 1) == 0 else -1
+    bits = bits if jump else 62  # without gaps it does not matter which chunk it is
+    for i in range(low, high):
+        j: Any = np.int64(indices[np.uintp(min(i + SPARE, high - 1))])
+        ahead = start + j + (j >> bits if bits >= 0 else j // chunk) * jump
+        _prefetch(x, ahead)
+        j = np.int64(indices[np.uintp(i)])
+        at = start + j + (j >> bits if bits >= 0 else j // chunk) * jump
+        x[np.uintp(at)] = values[np.uintp(i)]
 
 
 @kernel
@@ -457,22 +460,13 @@ def choose_lent(
         b, _ = _find(counts, goal)
         reached = threshold + (b << _FINE)
     kth, ties = _refine(held, len(held), k, threshold, np.int64(_FINE), counts)
-    if len(changed) == 0:
-        back = _sort_out(where, held, kth, ties, indices, values, others, rest)
-    else:
-        back = _sort_out_changed(
-            where, held, changed, brain, kth, ties, indices, values, others, rest
-        )
-    jump = stride - chunk
-    bits = _trailing_zeros(chunk) if chunk & (chunk - 1) == 0 else -1
-    bits = bits if jump else 62  # without gaps it does not matter which chunk it is
-    for i in range(back):
-        j: Any = np.int64(others[np.uintp(min(i + SPARE, back - 1))])
-        ahead = start + j + (j >> bits if bits >= 0 else j // chunk) * jump
-        _prefetch(x, ahead)
-        j = np.int64(others[np.uintp(i)])
-        at = start + j + (j >> bits if bits >= 0 else j // chunk) * jump
-        x[np.uintp(at)] = rest[np.uintp(i)]
+    listed = (where, held, changed, kth, ties, indices, values, others, rest)
+    end, begin = _sort_out(*listed)
+    for i in range(begin, len(held)):
+        value = rest[np.uintp(i)]
+        rest[np.uintp(i)] = value - (_brain(value) if brain else value)
+    _write(x, start, chunk, stride, others, rest, 0, end)
+    _write(x, start, chunk, stride, others, rest, begin, len(held))
     return n, kth, reached
 
 
