@@ -169,6 +169,9 @@ class Recorded:
             self.packets += packets_in(body)
         return self._group.exchange(body, dst=dst, src=src, nbytes=nbytes)
 
+    def expect(self, bodies: Sequence[tuple[int, int]]) -> None:
+        self._group.expect(bodies)
+
     def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
         blank = torch.zeros_like(body)
         self.calls.append(lambda group: group.all_gather(blank, nbytes=nbytes))

@@ -26,6 +26,10 @@ class Slot(NamedTuple):
     part: int = 0
 
 
+Bag = tuple[int, Sequence[Slot]]
+"""Lists that come as one message, and the rank they come from."""
+
+
 class Sealed:
     """One encoded list: its bytes, and what every holder decodes from them.
 
@@ -126,6 +130,14 @@ class Channel:
             self._open(body, slot, src)
             for body, slot in zip(bodies, expect, strict=True)
         ]
+
+    def expect(self, bags: Sequence[Bag]) -> None:
+        """Say which bags later exchanges will bring, in order, if lengths are known."""
+        lengths = [self._nbytes(slots) for _, slots in bags]
+        if bags and None not in lengths:
+            sums = [sum(length or ()) for length in lengths]
+            sources = [src for src, _ in bags]
+            self.group.expect(list(zip(sources, sums, strict=True)))
 
     def all_gather(self, sealed: Sealed, *, expect: Slot) -> list[Sealed]:
         """Every rank's list, in order of rank."""

@@ -17,9 +17,11 @@ class Spreading:
 
     def all_reduce_(self, *parts):
         assert all(op is Op.MAX for _, op in parts)
-        spread_([t for t, _ in parts], self.rank, self.size, self._transfer)
+        places = self.rank, self.size
+        tensors = [tensor for tensor, _ in parts]
+        spread_(tensors, *places, receive=lambda mail: mail, send=self._exchange)
 
-    def _transfer(self, outgoing, incoming):
+    def _exchange(self, outgoing, incoming):
         for (dst, sent), (src, room) in zip(outgoing, incoming, strict=True):
             body = sent.view(torch.uint8)
             nbytes = body.numel()

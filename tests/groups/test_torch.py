@@ -122,6 +122,21 @@ def test_a_garbled_length_is_refused_before_memory_is():
     pool(2).run(_garbled_length)
 
 
+def _unfinished(group):
+    """Both expect two messages and exchange one; what they say then, if asked again."""
+    peer = 1 - group.rank
+    group.expect([(peer, 8), (peer, 16)])
+    group.exchange(body_of(0, 8), dst=peer, src=peer, nbytes=8)
+    with pytest.raises(GroupError, match=f"of rank {peer} are still expected"):
+        group.expect([(peer, 8)])
+    with pytest.raises(GroupError, match="24 bytes are asked of rank"):
+        group.exchange(body_of(0, 24), dst=peer, src=peer, nbytes=24)
+
+
+def test_what_is_expected_must_come_before_anything_else():
+    assert [each.error for each in fresh(2, _unfinished)] == [None, None]
+
+
 def _options(group):
     with pytest.raises(ConfigError, match="positive"):
         TorchGroup(timeout=0)
@@ -136,12 +151,18 @@ def test_the_timeout_is_the_process_group_s_unless_given():
 
 
 MAXIMUM = "all_reduce_ of a maximum"  # the guard's
+EXPECTED = "exchange of what is expected"
 
 
 def _call(group, call):
     if call == "exchange":
         dst, src = (group.rank + 1) % group.size, (group.rank - 1) % group.size
         group.exchange(body_of(0, 100), dst=dst, src=src, nbytes=100)
+    elif call == EXPECTED:
+        dst, src = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+        group.expect([(src, 100), (src, 50)])
+        for nbytes in (100, 50):
+            group.exchange(body_of(0, nbytes), dst=dst, src=src, nbytes=nbytes)
     elif call == "all_gather":
         group.all_gather(body_of(0, 100), nbytes=None)
     elif call == MAXIMUM:
@@ -181,6 +202,8 @@ LATEST = TIMEOUT + 10.0  # the promise is about 3 s; the machine may be busy
         pytest.param("all_gather", signal.SIGSTOP, marks=pytest.mark.slow),
         ("all_reduce_", signal.SIGKILL),
         pytest.param("all_reduce_", signal.SIGSTOP, marks=pytest.mark.slow),
+        (EXPECTED, signal.SIGKILL),
+        (EXPECTED, signal.SIGSTOP),
         (MAXIMUM, signal.SIGKILL),
         (MAXIMUM, signal.SIGSTOP),
     ],

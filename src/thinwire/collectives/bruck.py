@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from thinwire.channel import Channel, Sealed, Slot
+from thinwire.channel import Bag, Channel, Sealed, Slot
 
 
 def hops(count: int) -> Iterator[tuple[int, int]]:
@@ -17,6 +17,18 @@ def hops(count: int) -> Iterator[tuple[int, int]]:
         distance *= 2
 
 
+def arrivals(me: int, peers: Sequence[int], expect: Sequence[Slot]) -> list[Bag]:
+    """What each message brings to the peer at `me`, in turn."""
+    count = len(peers)
+    return [
+        (
+            peers[(me + distance) % count],
+            [expect[(me + distance + i) % count] for i in range(carried)],
+        )
+        for distance, carried in hops(count)
+    ]
+
+
 def gather(
     channel: Channel, mine: Sealed, *, peers: Sequence[int], expect: Sequence[Slot]
 ) -> list[Sealed]:
@@ -24,12 +36,8 @@ def gather(
     count = len(peers)
     me = peers.index(channel.rank)
     held = [mine]  # of the peers me, me + 1, ...
-    for distance, carried in hops(count):
-        after = me + distance
-        held += channel.exchange(
-            held[:carried],
-            dst=peers[(me - distance) % count],
-            src=peers[after % count],
-            expect=[expect[(after + i) % count] for i in range(carried)],
-        )
+    bags = arrivals(me, peers, expect)
+    for (distance, carried), (src, slots) in zip(hops(count), bags, strict=True):
+        dst = peers[(me - distance) % count]
+        held += channel.exchange(held[:carried], dst=dst, src=src, expect=slots)
     return held[count - me :] + held[: count - me]

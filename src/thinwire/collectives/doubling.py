@@ -7,9 +7,16 @@ sealed by all of them alike; what they drop they keep, each its share.
 
 from collections.abc import Sequence
 
-from thinwire.channel import Sealed
+from thinwire.channel import Bag, Sealed
 from thinwire.collectives.ledger import Holders, Ledger
 from thinwire.sparse import SparseVector
+
+
+def arrivals(
+    ledger: Ledger, k: int, *, partners: Sequence[int], turn: int = 0
+) -> list[Bag]:
+    """What each round brings."""
+    return [(partner, [ledger.slot(k, turn + i)]) for i, partner in enumerate(partners)]
 
 
 def agree_by_doubling(
@@ -21,11 +28,12 @@ def agree_by_doubling(
     `first` was sealed in; others follow.
     """
     sealed, merged = first, first.vector
-    for i, partner in enumerate(partners):
+    incoming = arrivals(ledger, k, partners=partners, turn=turn)
+    for i, (partner, slots) in enumerate(incoming):
         if i:
             sealed = ledger.seal(merged, holders=Holders(2**i), turn=turn + i)
         (theirs,) = ledger.channel.exchange(
-            [sealed], dst=partner, src=partner, expect=[ledger.slot(k, turn + i)]
+            [sealed], dst=partner, src=partner, expect=slots
         )
         pair = [sealed.vector, theirs.vector]
         low, high = pair if ledger.channel.rank < partner else reversed(pair)

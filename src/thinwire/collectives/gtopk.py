@@ -15,7 +15,7 @@ from torch import Tensor
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives.collective import Room, Selecting, State, packet_nbytes
-from thinwire.collectives.doubling import agree_by_doubling
+from thinwire.collectives.doubling import agree_by_doubling, arrivals
 from thinwire.collectives.ledger import Holders, Ledger
 from thinwire.cost import Cost, direct_all_gather
 from thinwire.errors import ConfigError
@@ -79,13 +79,15 @@ def _butterfly(ledger: Ledger, k: int) -> SparseVector:
         (told,) = channel.exchange([], dst=None, src=host, expect=[final])
         return told.vector
     guest = rank + core if rank + core < channel.size else None
+    partners = [rank ^ 2**turn for turn in range(rounds)]
+    guests = [] if guest is None else [(guest, [ledger.slot(k)])]
+    channel.expect([*guests, *arrivals(ledger, k, partners=partners)])
     if guest is None:
         first = ledger.emit(k)
     else:
         mine = ledger.take(k)
         (theirs,) = channel.exchange([], dst=None, src=guest, expect=[ledger.slot(k)])
         first = ledger.seal(ledger.merge(mine, theirs.vector, k))
-    partners = [rank ^ 2**turn for turn in range(rounds)]
     merged = agree_by_doubling(ledger, first, k, partners=partners)
     if core == channel.size:
         return merged
@@ -99,26 +101,29 @@ def _butterfly(ledger: Ledger, k: int) -> SparseVector:
 def _tree(ledger: Ledger, k: int) -> SparseVector:
     channel, rank = ledger.channel, ledger.channel.rank
     depth = (channel.size - 1).bit_length()
-    merged = ledger.take(k)
     # The parent is as far away as the lowest bit of the rank says, children are nearer.
     height = depth if rank == 0 else (rank & -rank).bit_length() - 1
-    for level in range(height):
-        if rank + 2**level < channel.size:
-            (theirs,) = channel.exchange(
-                [], dst=None, src=rank + 2**level, expect=[ledger.slot(k, level)]
-            )
-            merged = ledger.merge(merged, theirs.vector, k)
+    parent = rank - 2**height
+    children = [
+        (level, rank + 2**level)
+        for level in range(height)
+        if rank + 2**level < channel.size
+    ]
     final = ledger.slot(k, turn=depth)
+    incoming = [(child, [ledger.slot(k, level)]) for level, child in children]
+    channel.expect([*incoming, (parent, [final])] if rank else incoming)
+    merged = ledger.take(k)
+    for child, slots in incoming:
+        (theirs,) = channel.exchange([], dst=None, src=child, expect=slots)
+        merged = ledger.merge(merged, theirs.vector, k)
     sealed = ledger.seal(merged, turn=height)
     if rank != 0:
-        parent = rank - 2**height
         channel.exchange(
             [sealed], dst=parent, src=None, expect=[ledger.slot(k, height)]
         )
         (sealed,) = channel.exchange([], dst=None, src=parent, expect=[final])
-    for level in reversed(range(height)):
-        if rank + 2**level < channel.size:
-            channel.exchange([sealed], dst=rank + 2**level, src=None, expect=[final])
+    for _, child in reversed(children):
+        channel.exchange([sealed], dst=child, src=None, expect=[final])
     return sealed.vector
 
 

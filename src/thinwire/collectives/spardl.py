@@ -22,7 +22,7 @@ from thinwire.collectives.collective import Room, Selecting, State, packet_nbyte
 from thinwire.collectives.doubling import agree_by_doubling
 from thinwire.collectives.ledger import Holders, Ledger
 from thinwire.collectives.ratio import Ratio
-from thinwire.collectives.teams import Team, reduce_scatter
+from thinwire.collectives.teams import Team, arrivals, reduce_scatter
 from thinwire.cost import Cost, Link
 from thinwire.errors import ConfigError
 from thinwire.kernels import Block, contiguous_blocks, interleaved_blocks
@@ -97,21 +97,20 @@ class SparDL(Selecting):
         ledgers = [Ledger(x, channel, marker, b) for b in range(team.size)]
         budgets = [keep_count(block.length, self.density) for block in blocks]
 
+        final = [
+            ledger.slot(k, turn=_FINAL)
+            for ledger, k in zip(ledgers, budgets, strict=True)
+        ]
+        own = ledgers[team.position], budgets[team.position]
+
+        # Between teams other ranks send, so that the order is right without them.
+        incoming = arrivals(ledgers, budgets, team)
+        channel.expect([*incoming, *bruck.arrivals(team.position, team.members, final)])
         reduce_scatter(ledgers, budgets, team)
-        mine = self._agree_across_teams(
-            ledgers[team.position], budgets[team.position], team, state
-        )
+        mine = self._agree_across_teams(*own, team, state)
         if isinstance(mine, SparseVector):
             return mine
-        gathered = bruck.gather(
-            channel,
-            mine,
-            peers=team.members,
-            expect=[
-                ledger.slot(k, turn=_FINAL)
-                for ledger, k in zip(ledgers, budgets, strict=True)
-            ],
-        )
+        gathered = bruck.gather(channel, mine, peers=team.members, expect=final)
         return SparseVector.joined([each.vector for each in gathered], blocks)
 
     def teams_for(self, size: int, ranks: int, codec: Codec | None) -> int:

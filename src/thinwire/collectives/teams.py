@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from thinwire.channel import Bag
 from thinwire.collectives.ledger import Ledger, emit_each
 
 
@@ -39,6 +40,14 @@ class Team:
         """The ranks that own the same block, in order of team."""
         return range(self.position, self.count * self.size, self.size)
 
+    def member(self, offset: int) -> int:
+        """The rank so many positions on, around the team."""
+        return self.members[(self.position + offset) % self.size]
+
+    def blocks(self, offsets: Sequence[int]) -> list[int]:
+        """The blocks at these offsets: those of the positions so far on."""
+        return [(self.position + offset) % self.size for offset in offsets]
+
     @property
     def partners(self) -> Sequence[int]:
         """The owners to swap with, the farthest first; for a power of two of teams.
@@ -63,6 +72,18 @@ def bags(size: int) -> Iterator[tuple[int, range]]:
         yield 2**i, range(2**i, min(2 ** (i + 1), size))
 
 
+def arrivals(
+    ledgers: Sequence[Ledger], budgets: Sequence[int], team: Team
+) -> list[Bag]:
+    """What each message of a reduce-scatter brings, in turn."""
+    found: list[Bag] = []
+    for turn, (distance, offsets) in enumerate(bags(team.size)):
+        blocks = team.blocks(range(len(offsets)))
+        slots = [ledgers[b].slot(budgets[b], turn) for b in blocks]
+        found.append((team.member(-distance), slots))
+    return found
+
+
 def reduce_scatter(
     ledgers: Sequence[Ledger], budgets: Sequence[int], team: Team
 ) -> None:
@@ -71,16 +92,15 @@ def reduce_scatter(
     A block is selected once by each rank, right before it leaves, from the sum of what
     the rank has and has received: its owner is left to select it.
     """
+    incoming = arrivals(ledgers, budgets, team)
     for turn, (distance, offsets) in enumerate(bags(team.size)):
-        leaving = [(team.position + offset) % team.size for offset in offsets]
-        arriving = [(team.position + i) % team.size for i in range(len(offsets))]
-        received = ledgers[0].channel.exchange(
-            emit_each(
-                [ledgers[b] for b in leaving], [budgets[b] for b in leaving], turn
-            ),
-            dst=team.members[(team.position + distance) % team.size],
-            src=team.members[(team.position - distance) % team.size],
-            expect=[ledgers[b].slot(budgets[b], turn) for b in arriving],
+        leaving = team.blocks(offsets)
+        bag = emit_each(
+            [ledgers[b] for b in leaving], [budgets[b] for b in leaving], turn
         )
+        src, slots = incoming[turn]
+        dst = team.member(distance)
+        received = ledgers[0].channel.exchange(bag, dst=dst, src=src, expect=slots)
+        arriving = team.blocks(range(len(offsets)))
         for b, sealed in zip(arriving, received, strict=True):
             ledgers[b].receive(sealed.vector)

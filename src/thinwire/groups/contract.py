@@ -50,6 +50,16 @@ def check_exchange(
         check_length(group.rank, body, own)
 
 
+def check_expected(group: Group, bodies: Sequence[tuple[int, int]]) -> None:
+    """Refuse to wait for what nobody can send."""
+    for src, nbytes in bodies:
+        if src == group.rank or not 0 <= src < group.size or nbytes < 0:
+            raise GroupError(
+                f"rank {group.rank} of {group.size} expects {nbytes} bytes of rank "
+                f"{src}"
+            )
+
+
 def check_all_gather(group: Group, body: Tensor, nbytes: Sequence[int] | None) -> None:
     """Refuse an all-gather whose lengths do not fit the group or the body."""
     check_body(body)

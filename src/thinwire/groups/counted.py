@@ -93,6 +93,10 @@ class Counted:
             self._count(Traffic(2 if ahead else 1, sent, received))
         return incoming
 
+    def expect(self, bodies: Sequence[tuple[int, int]]) -> None:
+        with self._waiting():
+            self._group.expect(bodies)
+
     def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
         with self._waiting():
             bodies = self._group.all_gather(body, nbytes=nbytes)

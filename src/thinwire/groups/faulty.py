@@ -60,6 +60,9 @@ class Faulty:
         incoming = self._group.exchange(body, dst=dst, src=src, nbytes=nbytes)
         return None if incoming is None else self._damaged(incoming)
 
+    def expect(self, bodies: Sequence[tuple[int, int]]) -> None:
+        self._group.expect(bodies)  # a hint, and no call to strike
+
     def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
         self._before()
         return self._damaged_others(self._group.all_gather(body, nbytes=nbytes))

@@ -53,6 +53,14 @@ class Group(Protocol):
         """
         ...
 
+    def expect(self, bodies: Sequence[tuple[int, int]]) -> None:
+        """Say what later exchanges will bring: a rank and how many bytes, in order.
+
+        A group that can makes room and tells these ranks that they may send. Nothing
+        but what is expected may come from them until all of it has come.
+        """
+        ...
+
     def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
         """Every rank's body, in order of rank; `nbytes` lists every rank's length."""
         ...

@@ -102,6 +102,9 @@ class SimulatedGroup:
             return torch.empty(0, dtype=torch.uint8, device=device)
         return self._checked(self._world.exchange(self._rank, outgoing, src), nbytes)
 
+    def expect(self, bodies: Sequence[tuple[int, int]]) -> None:
+        contract.check_expected(self, bodies)
+
     def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
         contract.check_all_gather(self, body, nbytes)
         lengths = None if nbytes is None else tuple(nbytes)

@@ -6,12 +6,15 @@ it a rank has heard of; one that is heard of twice changes nothing.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 Mail = list[tuple[int, Tensor]]
 """Tensors, each with the rank that it goes to or comes from."""
+
+Works = Any  # receives that are under way
 
 
 def distances(ranks: int) -> list[int]:
@@ -27,16 +30,22 @@ def spread_(
     tensors: Sequence[Tensor],
     rank: int,
     ranks: int,
-    transfer: Callable[[Mail, Mail], None],
+    *,
+    receive: Callable[[Mail], Works],
+    send: Callable[[Mail, Works], None],
 ) -> None:
     """Leave the largest of all ranks in the tensors, element by element.
 
-    `transfer` sends all of the first mail and receives all of the second.
+    `receive` starts to receive a mail, and `send` sends one and waits, for that and for
+    what is under way: all of it is, from the start.
     """
+    exchanges = []
     for distance in distances(ranks) if tensors else ():
         dst, src = (rank + distance) % ranks, (rank - distance) % ranks
         theirs = [tensor.clone() for tensor in tensors]  # what is not sent adds nothing
-        transfer([(dst, tensor) for tensor in tensors], [(src, t) for t in theirs])
+        exchanges.append((dst, theirs, receive([(src, each) for each in theirs])))
+    for dst, theirs, under_way in exchanges:
+        send([(dst, tensor) for tensor in tensors], under_way)
         for tensor, other in zip(tensors, theirs, strict=True):
             torch.maximum(tensor, other, out=tensor)
     for tensor in tensors:

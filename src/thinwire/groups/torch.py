@@ -15,6 +15,7 @@ On NCCL calls do not block the host, so a lost peer is found by its watchdog.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -75,6 +76,8 @@ class TorchGroup:
         self._size = self._process_group.size()
         self._deadline = 0.0
         self._failure: str | None = None
+        # Receives that are under way, by rank, in the order they were expected.
+        self._expected: dict[int, deque[tuple[Tensor, dist.Work]]] = {}
         if self._native:
             # NCCL must see all ranks once before some of them exchange messages.
             self.all_reduce_((torch.zeros(1, device=self._wire), Op.SUM))
@@ -135,6 +138,21 @@ class TorchGroup:
             incoming = self._swap(outgoing, sources, lengths)
         return _home(incoming[0][1], device) if incoming else None
 
+    def expect(self, bodies: Sequence[tuple[int, int]]) -> None:
+        """Start to receive, where the backend can: Gloo.
+
+        A sender who has not heard of a receive asks first, and its data wait for the
+        answer: two messages more, and two threads to be woken.
+        """
+        contract.check_expected(self, bodies)
+        if self._native:
+            return
+        with self._calling("expect"):
+            self._check_nothing_expected()
+            mail = [(src, self._room(nbytes)) for src, nbytes in bodies if nbytes]
+            for (src, room), work in zip(mail, self._receive(mail), strict=True):
+                self._expected.setdefault(src, deque()).append((room, work))
+
     def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
         contract.check_all_gather(self, body, nbytes)
         wired = self._to_wire(body)
@@ -157,7 +175,8 @@ class TorchGroup:
             works = [self._start(moved, op) for moved, op in wired if op is not apart]
             if not self._native:
                 largest = [moved for moved, op in wired if op is Op.MAX]
-                spread_(largest, self._rank, self._size, self._transfer)
+                places = self._rank, self._size
+                spread_(largest, *places, receive=self._receive, send=self._send)
             self._wait(works)
         for (moved, op), (tensor, _) in zip(wired, parts, strict=True):
             if self._native and op is Op.OR:
@@ -220,10 +239,40 @@ class TorchGroup:
     ) -> Mail:
         if lengths is None:
             lengths = self._swap_lengths(outgoing, sources)
-        rooms = map(self._room, lengths)
-        incoming = list(zip(sources, rooms, strict=True))
-        self._transfer(outgoing, incoming)
+        if self._native:
+            incoming = list(zip(sources, map(self._room, lengths), strict=True))
+            self._transfer(outgoing, incoming)
+            return incoming
+        incoming, under_way = [], []
+        for src, nbytes in zip(sources, lengths, strict=True):
+            room, works = self._next(src, nbytes)
+            incoming.append((src, room))
+            under_way += works
+        self._send(outgoing, under_way)
         return incoming
+
+    def _next(self, src: int, nbytes: int) -> tuple[Tensor, list[dist.Work]]:
+        """The next body of a rank, over Gloo: since it was expected, or from now on."""
+        expected = self._expected.get(src)
+        if not expected or not nbytes:
+            room = self._room(nbytes)
+            return room, self._receive([(src, room)])
+        room, work = expected.popleft()
+        if room.numel() != nbytes:
+            raise GroupError(
+                f"{nbytes} bytes are asked of rank {src}, of which {room.numel()} were "
+                "expected"
+            )
+        return room, [work]
+
+    def _check_nothing_expected(self) -> None:
+        left = [src for src, works in self._expected.items() if works]
+        if left:
+            raise GroupError(
+                f"messages of rank {', '.join(map(str, left))} are still expected: a "
+                "reduction was not finished, and the group is unusable; start the "
+                "process group anew"
+            )
 
     def _room(self, nbytes: int) -> Tensor:
         # Pinned, where it goes on to a device: a copy that nobody waits for.
@@ -248,16 +297,23 @@ class TorchGroup:
 
     def _transfer(self, outgoing: Mail, incoming: Mail) -> None:
         """Send and receive all of these at once; empty ones do not travel."""
-        received = [(src, tensor) for src, tensor in incoming if tensor.numel()]
-        sent = [(dst, tensor) for dst, tensor in outgoing if tensor.numel()]
         if self._native:
-            self._wait(self._batched(sent, received))
-            return
-        # Without the wrappers of torch.distributed, which take longer than the sends.
+            self._wait(self._batched(_full(outgoing), _full(incoming)))
+        else:
+            self._send(outgoing, self._receive(incoming))
+
+    # Without the wrappers of torch.distributed, which take longer than the sends.
+
+    def _receive(self, incoming: Mail) -> list[dist.Work]:
+        """Start to receive, over Gloo."""
         group = self._process_group
-        works = [group.recv([tensor], src, _TAG) for src, tensor in received]
-        works += [group.send([tensor], dst, _TAG) for dst, tensor in sent]
-        self._wait(works)
+        return [group.recv([tensor], src, _TAG) for src, tensor in _full(incoming)]
+
+    def _send(self, outgoing: Mail, under_way: Sequence[dist.Work]) -> None:
+        """Send, over Gloo, and wait for that and for what is under way."""
+        group = self._process_group
+        sent = [group.send([tensor], dst, _TAG) for dst, tensor in _full(outgoing)]
+        self._wait([*under_way, *sent])
 
     def _batched(self, sent: Mail, received: Mail) -> list[dist.Work]:
         """As one launch, which NCCL needs in order to do all at once."""
@@ -349,6 +405,11 @@ class TorchGroup:
         for probe in probes[:1]:
             with suppress(RuntimeError):  # this time-out closes them
                 probe.wait(timedelta(milliseconds=1))
+
+
+def _full(mail: Mail) -> Mail:
+    """Without empty bodies, which do not travel."""
+    return [(peer, tensor) for peer, tensor in mail if tensor.numel()]
 
 
 def _home(body: Tensor, device: torch.device) -> Tensor:

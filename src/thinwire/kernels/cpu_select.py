@@ -188,7 +188,13 @@ def _count_between(
 
 @part
 def _count_some(
-    values: Floats, start: int, end: int, low: int, high: int, shift: int, counts: Counts
+    values: Floats,
+    start: int,
+    end: int,
+    low: int,
+    high: int,
+    shift: int,
+    counts: Counts,
 ) -> None:
     for i in range(start, end):
         m = _magnitude(values[np.uintp(i)])
