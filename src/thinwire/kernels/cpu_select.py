@@ -129,6 +129,14 @@ def room_for_counts() -> Counts:
 def _find(counts: Counts, k: int) -> tuple[int, int]:
     """The bin in which a count from the top reaches `k`, and how many it must give."""
     b = len(counts) - 1
+    while b >= 64:
+        total = np.int32(0)
+        for i in range(b - 63, b + 1):
+            total += counts[np.uintp(i)]
+        if total >= k:
+            break
+        k -= total
+        b -= 64
     while b > 0 and counts[b] < k:
         k -= counts[b]
         b -= 1
