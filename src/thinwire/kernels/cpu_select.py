@@ -130,7 +130,7 @@ def _find(counts: Counts, k: int) -> tuple[int, int]:
     """The bin in which a count from the top reaches `k`, and how many it must give."""
     b = len(counts) - 1
     while b >= 64:
-        total = np.int32(0)
+        total: Any = np.int32(0)
         for i in range(b - 63, b + 1):
             total += counts[np.uintp(i)]
         if total >= k:
