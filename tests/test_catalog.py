@@ -1,5 +1,7 @@
 """Names to objects: every name builds, and a wrong one says which was meant."""
 
+from dataclasses import fields
+
 import pytest
 
 from thinwire import catalog
@@ -142,6 +144,22 @@ def test_options_become_stages(made, expected):
 def test_what_cannot_be_built_is_explained(name, options, said):
     with pytest.raises(ConfigError, match=said):
         catalog.reducer(name, **options)
+
+
+@pytest.mark.parametrize("name", catalog.METHODS)
+def test_options_can_be_given_what_they_are_anyway(name):
+    usual = catalog.reducer(name)
+    known = vars_of(usual.collective)
+    given = {n: known[n] for n in catalog.method(name).options if n in known}
+    assert catalog.reducer(name, **given).collective == usual.collective
+
+
+def vars_of(collective):
+    return {field.name: getattr(collective, field.name) for field in fields(collective)}
+
+
+def test_candidates_are_counted_by_gs_sgd_and_named_by_auto():
+    assert catalog.reducer("gs-sgd", candidates=3).collective.candidates == 3
 
 
 def test_candidates_of_auto_by_name():

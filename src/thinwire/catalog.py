@@ -174,7 +174,7 @@ class Method:
         """The collective at a density, with options of its own."""
         chosen = {"density": density} if "density" in self._fields else {}
         own = {n: v for n, v in options.items() if n not in self._codec_options}
-        if "candidates" in own:
+        if self.collective is Auto and "candidates" in own:
             own["candidates"] = _candidates(own["candidates"])
         return self.collective(**chosen, **own)
 
