@@ -1,6 +1,7 @@
 """Processes that start together compile a kernel once."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,34 @@ def test_what_was_loaded_is_compiled_into_what_was_not(tmp_path):
         for which in ("one", "both", "both")
     ]
     assert answers == [[b"1", b"0"], [b"0", b"1"], [b"0", b"0"]]
+
+
+# A kernel with a part that another file defines.
+WITH_A_PART = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import compiled, cpu_parts, squares
+squares.double = compiled.part(cpu_parts.double)
+total = compiled.kernel(squares.total)
+print(total(1000), sum(total.stats.cache_hits.values()))
+"""
+
+
+def test_a_change_of_a_file_with_parts_is_noticed(tmp_path):
+    shutil.copy(compiled.__file__, tmp_path / "compiled.py")
+    (tmp_path / "squares.py").write_text(FUNCTIONS)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-Bc", WITH_A_PART, str(tmp_path)]
+
+    def total_with(part):
+        (tmp_path / "cpu_parts.py").write_text(f"def double(x):\n    return {part}\n")
+        os.utime(tmp_path / "cpu_parts.py", (0, 0))
+        done = subprocess.run(command, env=environment, capture_output=True, check=True)
+        return done.stdout.split()
+
+    assert total_with("2 * x") == [b"999000", b"0"]
+    assert total_with("2 * x") == [b"999000", b"1"]
+    assert total_with("1 * x + x + 1") == [b"1000000", b"0"]
 
 
 def test_the_first_compiles_and_the_others_load(tmp_path):

@@ -10,6 +10,8 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
 from threading import RLock
 from time import monotonic, sleep
 from typing import Any
@@ -70,7 +72,18 @@ class _Shelf(FunctionCache):
 
     Numba gets ready for compiling before it looks. Of that, code that is compiled
     already needs the memory manager alone; the rest is 0.3 s of imports.
+
+    Numba compiles a kernel again when its own file has changed. Here a change of any
+    file that it may have parts from will do.
     """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        construct: Any = super().__init__
+        construct(function)
+        # Numba does not promise this name: without it, own files alone are noticed.
+        file: Any = self._cache_file
+        if hasattr(file, "_source_stamp"):
+            file._source_stamp = (file._source_stamp, _stamp())  # noqa: SLF001
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         rtsys.initialize(context)
@@ -84,6 +97,15 @@ class _Shelf(FunctionCache):
         with self._guard_against_spurious_io_errors():
             load: Any = self._load_overload
             return load(signature, context)
+
+
+@cache
+def _stamp() -> tuple[tuple[str, float, int], ...]:
+    """What tells whether one of the package's kernel files has changed."""
+    here = Path(__file__)
+    files = [here, *sorted(here.parent.glob("cpu_*.py"))]
+    stats = [(file.name, file.stat()) for file in files]
+    return tuple((name, stat.st_mtime, stat.st_size) for name, stat in stats)
 
 
 class _Turn:

@@ -6,9 +6,6 @@ Some 6 ns an element of the universe, 12 where the filter does not fit the cache
 batch is hashed in vector instructions and those whose bit is not set are dropped
 without a branch, so that half of the batch is left for the second hash, a quarter for
 the third. Conflict sets take 500 ns an entry, most of it waiting for memory.
-
-This file is complete in itself: numba's disk cache notices a change of the file that
-defines a kernel, not of the files it takes helpers from.
 """
 
 from typing import Any

@@ -5,9 +5,6 @@ An accumulate pass that also zeroes the gradient and marks candidates takes the 
 of `x.add_(grad)`; a reading pass takes a third of that. Numba does not vectorise
 "compare and pack the answers into a word", so 64 elements at a time are spelled out
 as vector instructions; they compile to whatever the processor has.
-
-This file is complete in itself: numba's disk cache notices a change of the file that
-defines a kernel, not of the files it takes helpers from.
 """
 
 from typing import Any
@@ -18,6 +15,13 @@ from numba import extending, types
 from numpy.typing import NDArray
 
 from thinwire.kernels.compiled import kernel, part
+from thinwire.kernels.cpu_intrinsics import (
+    MAGNITUDE,
+    ask_for,
+    magnitude,
+    to_brain,
+    trailing_zeros,
+)
 
 intrinsic: Any = extending.intrinsic
 
@@ -26,7 +30,6 @@ Bits = NDArray[np.int64]
 # float32, or the bits of bfloat16 as uint16.
 Gradient = NDArray[Any]
 
-MAGNITUDE = 0x7FFFFFFF
 # A threshold that no magnitude reaches, not that of a NaN either.
 _NEVER = np.int64(0x80000000)
 
@@ -34,7 +37,7 @@ _LANES = 16
 # How many elements ahead to prefetch. Two places of the vector are worked on in turns:
 # that keeps more of the memory busy than one place and any prefetching.
 _AHEAD = 128
-_I1, _I16, _I32, _I64 = (ir.IntType(width) for width in (1, 16, 32, 64))
+_I16, _I32, _I64 = (ir.IntType(width) for width in (16, 32, 64))
 _FLOATS = ir.VectorType(ir.FloatType(), _LANES)
 _INTS = ir.VectorType(_I32, _LANES)
 _SHORTS = ir.VectorType(_I16, _LANES)
@@ -124,57 +127,6 @@ def _widen(typing: Any, value: Any) -> Any:
     return types.float32(value), generate
 
 
-@intrinsic
-def _magnitude(typing: Any, value: Any) -> Any:
-    """The bits of |value|: integers in the order of magnitudes, NaN above infinity."""
-    del typing, value
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        del context, signature
-        mask = ir.Constant(ir.IntType(32), MAGNITUDE)
-        bits = builder.and_(builder.bitcast(args[0], ir.IntType(32)), mask)
-        return builder.zext(bits, ir.IntType(64))
-
-    return types.int64(types.float32), generate
-
-
-@intrinsic
-def _trailing_zeros(typing: Any, word: Any) -> Any:
-    del typing, word
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        del context, signature
-        return builder.cttz(args[0], ir.Constant(_I1, 0))
-
-    return types.int64(types.int64), generate
-
-
-@intrinsic
-def _brain(typing: Any, value: Any) -> Any:
-    """A float32 rounded to bfloat16, ties to even; finite values remain finite."""
-    del typing, value
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        del context, signature
-
-        def number(bits: int) -> Any:
-            return ir.Constant(_I32, bits)
-
-        bits = builder.bitcast(args[0], _I32)
-        magnitude = builder.and_(bits, number(MAGNITUDE))
-        odd = builder.and_(builder.lshr(magnitude, number(16)), number(1))
-        up = builder.add(builder.add(magnitude, number(0x7FFF)), odd)
-        cut = builder.and_(up, number(0xFFFF0000))
-        over = builder.icmp_unsigned(">", cut, number(0x7F7F0000))
-        cut = builder.select(over, number(0x7F7F0000), cut)
-        finite = builder.icmp_unsigned("<", magnitude, number(0x7F800000))
-        rounded = builder.select(finite, cut, magnitude)
-        sign = builder.and_(bits, number(0x80000000))
-        return builder.bitcast(builder.or_(rounded, sign), ir.FloatType())
-
-    return types.float32(types.float32), generate
-
-
 def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
     data = context.make_array(kind)(context, builder, array).data
     return builder.gep(data, [index])
@@ -212,13 +164,8 @@ def _pack(builder: Any, marks: Any, value: Any, least: Any, group: int) -> Any:
 
 
 def _prefetch(builder: Any, address: Any, nbytes: int) -> None:
-    byte = ir.IntType(8).as_pointer()
-    ahead = builder.gep(builder.bitcast(address, byte), [ir.Constant(_I64, nbytes)])
-    kind = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
-    name = "llvm.prefetch.p0"
-    known = builder.module.globals
-    function = known[name] if name in known else ir.Function(builder.module, kind, name)
-    builder.call(function, [ahead, *(ir.Constant(_I32, n) for n in (0, 3, 1))])
+    start = builder.bitcast(address, ir.IntType(8).as_pointer())
+    ask_for(builder, builder.gep(start, [ir.Constant(_I64, nbytes)]))
 
 
 @kernel
@@ -459,11 +406,11 @@ def _lend(
     first: int,
 ) -> int:
     while word != 0:
-        bit: Any = _trailing_zeros(word)
+        bit: Any = trailing_zeros(word)
         value = x[np.uintp(p + bit)]
         where[np.uintp(n)] = first + bit
         held[np.uintp(n)] = value
-        x[np.uintp(p + bit)] = value - (_brain(value) if brain else value)
+        x[np.uintp(p + bit)] = value - (to_brain(value) if brain else value)
         word &= word - 1
         n += 1
     return n
@@ -496,7 +443,7 @@ def _finish(
                 value = x[p + bit] * scale + _widen(grad[p + bit])
                 x[p + bit] = value
                 grad[p + bit] = 0
-                word |= np.int64(_magnitude(value) >= least) << bit
+                word |= np.int64(magnitude(value) >= least) << bit
         n = _lend(x, p, word, brain, where, held, n, i)
         if n > last:
             least = _NEVER
@@ -543,7 +490,7 @@ def _edge(
         x[p] = value
         grad[q] = 0
         mark = np.int64(1) << bit
-        if _magnitude(value) >= threshold:
+        if magnitude(value) >= threshold:
             words[w] |= mark
         else:
             words[w] &= ~mark
@@ -574,7 +521,7 @@ def mark(
             continue
         marks = np.int64(0)
         for bit in range(min(64, length - j)):
-            marks |= np.int64(_magnitude(x[p]) >= threshold) << bit
+            marks |= np.int64(magnitude(x[p]) >= threshold) << bit
             p += 1
             within += 1
             if within == chunk:

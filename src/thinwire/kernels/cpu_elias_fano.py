@@ -4,22 +4,18 @@
 
 Both are a vector of bits with a one per entry. In a bitmap, entry i has its one at its
 index; in an Elias-Fano list at the index without the low bits, plus i.
-
-This file is complete in itself: numba's disk cache notices a change of the file that
-defines a kernel, not of the files it takes helpers from.
 """
 
 from typing import Any
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba import extending, types
 from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.compiled import kernel, refcounted
 from thinwire.kernels.cpu_bits import as_section, as_words
+from thinwire.kernels.cpu_intrinsics import count_ones, trailing_zeros
 from thinwire.kernels.sections import (
     check_ascending,
     check_count,
@@ -28,8 +24,6 @@ from thinwire.kernels.sections import (
     index_dtype,
     index_nbits,
 )
-
-intrinsic: Any = extending.intrinsic
 
 Words = NDArray[np.uint64]
 Indices = NDArray[Any]
@@ -78,28 +72,6 @@ def read_section(words: Words, size: int, nnz: int, low: int | None) -> Tensor:
             check_count(_count_ones(words, nnz * low), nnz)
     check_order(ascending, size)
     return indices
-
-
-@intrinsic
-def _trailing_zeros(typing: Any, word: Any) -> Any:
-    del typing, word
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        del context, signature
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.uint64), generate
-
-
-@intrinsic
-def _ones(typing: Any, word: Any) -> Any:
-    del typing, word
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        del context, signature
-        return builder.ctpop(args[0])
-
-    return types.int64(types.uint64), generate
 
 
 @kernel
@@ -192,7 +164,7 @@ def _decode(words: Words, low: int, size: int, indices: Indices) -> tuple[int, b
         ones = words[w]
         if w == start >> 6:
             ones &= ~np.uint64(0) << np.uint64(start & 63)
-        here: Any = _ones(ones)
+        here: Any = count_ones(ones)
         if i + here > nnz:
             return i + here, False
         base = (w << 6) - start
@@ -207,7 +179,7 @@ def _decode(words: Words, low: int, size: int, indices: Indices) -> tuple[int, b
             else:
                 bits >>= np.uint64(low)
             left -= low
-            high: Any = base + _trailing_zeros(ones) - i
+            high: Any = base + trailing_zeros(ones) - i
             index = (high << low) | np.int64(value & mask)
             falls |= index <= before
             before = index
@@ -223,9 +195,9 @@ def _count_ones(words: Words, start: int) -> int:
     first = start >> 6
     if first >= len(words):
         return 0
-    total: Any = _ones(words[first] >> np.uint64(start & 63))
+    total: Any = count_ones(words[first] >> np.uint64(start & 63))
     for w in range(first + 1, len(words)):
-        total += _ones(words[w])
+        total += count_ones(words[w])
     return total  # type: ignore[no-any-return]
 
 
@@ -236,7 +208,7 @@ def _read_ones(words: Words, size: int, indices: Indices) -> bool:
     for w in range(len(words)):
         word = words[w]
         while word != 0:
-            indices[np.uintp(i)] = (w << 6) + _trailing_zeros(word)
+            indices[np.uintp(i)] = (w << 6) + trailing_zeros(word)
             word &= word - np.uint64(1)
             i += 1
     return len(indices) == 0 or indices[-1] < size

@@ -10,16 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba import extending, types
 from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.compiled import kernel
+from thinwire.kernels.cpu_intrinsics import float_bits, float_of
 from thinwire.kernels.reference_int8 import check_numbers, check_scales, nbytes_int8
 from thinwire.kernels.sections import check_length
-
-intrinsic: Any = extending.intrinsic
 
 Floats = NDArray[np.float32]
 Halves = NDArray[np.uint16]
@@ -58,28 +55,6 @@ def decode_int8(section: Tensor, nnz: int) -> Tensor:
     return values
 
 
-@intrinsic
-def _bits(typing: Any, value: Any) -> Any:
-    del typing, value
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        del context, signature
-        return builder.bitcast(args[0], ir.IntType(32))
-
-    return types.int32(types.float32), generate
-
-
-@intrinsic
-def _float(typing: Any, bits: Any) -> Any:
-    del typing, bits
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        del context, signature
-        return builder.bitcast(args[0], ir.FloatType())
-
-    return types.float32(types.int32), generate
-
-
 @kernel
 def _encode(values: Floats, halves: Halves, numbers: Numbers) -> None:
     nothing = np.float32(0)
@@ -89,14 +64,14 @@ def _encode(values: Floats, halves: Halves, numbers: Numbers) -> None:
         end = min(start + _BLOCK, len(values))
         peak = np.int32(0)
         for i in range(start, end):
-            bits = np.int32(_bits(values[i]) & _MAGNITUDE)
+            bits = np.int32(float_bits(values[i]) & _MAGNITUDE)
             peak = max(peak, bits if bits < _INFINITY else np.int32(0))
-        least = _bits(np.float32(_float(peak) / np.float32(_MOST)))
+        least = float_bits(np.float32(float_of(peak) / np.float32(_MOST)))
         kept: Any = min((np.int64(least) + _DROPPED) & ~_DROPPED, _LARGEST_SCALE)
         halves[b] = kept >> 16
-        scale = _float(np.int32(kept)) if kept else np.float32(1)
+        scale = float_of(np.int32(kept)) if kept else np.float32(1)
         for i in range(start, end):
-            finite = (_bits(values[i]) & _MAGNITUDE) < _INFINITY
+            finite = (float_bits(values[i]) & _MAGNITUDE) < _INFINITY
             steps = (values[i] if finite else nothing) / scale
             number = np.int32((steps + rounder) - rounder)
             numbers[i] = min(max(number, np.int32(-_MOST)), np.int32(_MOST))
@@ -109,7 +84,7 @@ def _decode(halves: Halves, numbers: Numbers, values: Floats) -> Any:
     least = np.int8(0)
     for b in range(len(halves)):
         wrong |= halves[b] > _LARGEST_SCALE >> 16
-        scale = _float(np.int32(np.int64(halves[b]) << 16))
+        scale = float_of(np.int32(np.int64(halves[b]) << 16))
         for i in range(b * _BLOCK, min((b + 1) * _BLOCK, len(values))):
             least = min(least, numbers[i])
             values[i] = np.float32(numbers[i]) * scale

@@ -11,13 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thinwire.kernels.compiled import kernel, part
-from thinwire.kernels.cpu_select import _prefetch as prefetch
 
 Floats = NDArray[np.float32]
 Bits = NDArray[np.int64]
 Indices = NDArray[Any]
-
-_AHEAD = 48
 
 
 @kernel
@@ -66,7 +63,7 @@ def merge_add(
 
 
 @part
-def _chunk_bits(chunk: int, stride: int) -> int:
+def chunk_bits(chunk: int, stride: int) -> int:
     """By how much to shift instead of dividing by a chunk; -1 where that will not do.
 
     Where there are no gaps, it does not matter which chunk an element is in.
@@ -90,7 +87,7 @@ def gather(
     values: Floats,
 ) -> bool:
     """`values = x[indices]`."""
-    bits = _chunk_bits(chunk, stride)
+    bits = chunk_bits(chunk, stride)
     for i in range(len(indices)):
         j: Any = np.int64(indices[i])
         if j < 0 or j >= length:
@@ -111,7 +108,7 @@ def scatter(
     values: NDArray[Any],
 ) -> bool:
     """`out[indices] = values`."""
-    bits = _chunk_bits(chunk, stride)
+    bits = chunk_bits(chunk, stride)
     for i in range(len(indices)):
         j: Any = np.int64(indices[i])
         if j < 0 or j >= length:
@@ -134,7 +131,7 @@ def add_at(
     words: Bits,
 ) -> bool:
     """`x[indices] += sign * values`, marked in `words` unless that is empty."""
-    bits = _chunk_bits(chunk, stride)
+    bits = chunk_bits(chunk, stride)
     marking = len(words) > 0
     for i in range(len(indices)):
         j: Any = np.int64(indices[i])
@@ -159,7 +156,7 @@ def leave_at(
     sent: Floats,
 ) -> bool:
     """`x[indices] = held - sent`."""
-    bits = _chunk_bits(chunk, stride)
+    bits = chunk_bits(chunk, stride)
     for i in range(len(indices)):
         j: Any = np.int64(indices[i])
         if j < 0 or j >= length:
@@ -167,66 +164,6 @@ def leave_at(
         at = start + j + (j >> bits if bits >= 0 else j // chunk) * (stride - chunk)
         x[np.uintp(at)] = held[i] - sent[i]
     return True
-
-
-@kernel
-def add_to_lent(
-    x: Floats,
-    start: int,
-    chunk: int,
-    stride: int,
-    length: int,
-    lent: Indices,
-    held: Floats,
-    before: Any,
-    indices: Indices,
-    values: Floats,
-    where: Indices,
-    sums: Floats,
-    changed: Any,
-) -> int:
-    """What a block has lent and what is added to it, as one list; answers its length.
-
-    Elements that were not lent are read, and are lent from now on. `changed` tells
-    which differ from what the list began with; `before` told (or is empty: none did).
-    Answers -1 where an index lies outside.
-    """
-    for e in range(len(indices)):
-        if indices[np.uintp(e)] < 0 or indices[np.uintp(e)] >= length:
-            return -1
-    bits = _chunk_bits(chunk, stride)
-    jump = stride - chunk
-    same = len(before) == 0
-    i = 0
-    n = 0
-    for e in range(len(indices)):
-        # The memory needs its time: elements are asked for before they are read.
-        j: Any = np.int64(indices[np.uintp(min(e + _AHEAD, len(indices) - 1))])
-        prefetch(x, start + j + (j >> bits if bits >= 0 else j // chunk) * jump)
-        j = np.int64(indices[np.uintp(e)])
-        while i < len(lent) and lent[np.uintp(i)] < j:
-            where[np.uintp(n)] = lent[np.uintp(i)]
-            sums[np.uintp(n)] = held[np.uintp(i)]
-            changed[np.uintp(n)] = 0 if same else before[np.uintp(i)]
-            i += 1
-            n += 1
-        if i < len(lent) and lent[np.uintp(i)] == j:
-            value = held[np.uintp(i)]
-            i += 1
-        else:
-            at = start + j + (j >> bits if bits >= 0 else j // chunk) * jump
-            value = x[np.uintp(at)]
-        where[np.uintp(n)] = j
-        sums[np.uintp(n)] = value + values[np.uintp(e)]
-        changed[np.uintp(n)] = 1
-        n += 1
-    while i < len(lent):
-        where[np.uintp(n)] = lent[np.uintp(i)]
-        sums[np.uintp(n)] = held[np.uintp(i)]
-        changed[np.uintp(n)] = 0 if same else before[np.uintp(i)]
-        i += 1
-        n += 1
-    return n
 
 
 @kernel

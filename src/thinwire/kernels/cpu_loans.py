@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from thinwire.kernels import cpu_dense, cpu_lists, cpu_select
+from thinwire.kernels import cpu_dense, cpu_lent, cpu_lists, cpu_select
 from thinwire.kernels.cpu_search import Found, Place, goal_of, next_threshold
 from thinwire.kernels.cpu_threads import share_out
 from thinwire.kernels.marker import Marker
@@ -150,7 +150,7 @@ class Loans:
         where, sums = np.empty(size, loan.where.dtype), np.empty(size, np.float32)
         changed = np.empty(size, np.uint8)
         listed = (*loan, indices, values, where, sums, changed)
-        size = cpu_lists.add_to_lent(*place, *listed)
+        size = cpu_lent.add_to_lent(*place, *listed)
         if size < 0:
             return False
         self.loans[number] = Loan(where[:size], sums[:size], changed[:size])
@@ -170,7 +170,7 @@ class Loans:
         asked = (*place[:-1], *loan, brain, threshold, goal)
         others = np.empty_like(loan.where), np.empty_like(loan.held)
         room = (cpu_select.room_for_counts(), *others)
-        found = Found(*cpu_select.choose_lent(*asked, *room, *out))
+        found = Found(*cpu_lent.choose_lent(*asked, *room, *out))
         if found.reaching < k:
             return None
         del self.loans[number]

@@ -8,25 +8,19 @@ Some 40 ns a row to insert and 130 to peel (of one element, in a table of three 
 Every cell knows how many of the rows have it and the exclusive or of their places, so a
 cell with one row says which it is. Order does not matter: whole numbers wrap around and
 come out the same, and the rows that get stuck are the same in any order.
-
-This file is complete in itself: numba's disk cache notices a change of the file that
-defines a kernel, not of the files it takes helpers from.
 """
 
 from typing import Any
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba import extending, types
 from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.compiled import kernel, part, refcounted
 from thinwire.kernels.cpu_bits import all_zero_from, as_words
+from thinwire.kernels.cpu_intrinsics import count_ones, trailing_zeros
 from thinwire.kernels.sections import check_length, check_spare, index_dtype
-
-intrinsic: Any = extending.intrinsic
 
 Words = NDArray[np.uint64]
 Cells = NDArray[Any]
@@ -86,33 +80,11 @@ def _unsigned(keys: Tensor) -> Keys:
     return unsigned
 
 
-@intrinsic
-def _trailing_zeros(typing: Any, word: Any) -> Any:
-    del typing, word
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        del context, signature
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.uint64), generate
-
-
-@intrinsic
-def _ones(typing: Any, word: Any) -> Any:
-    del typing, word
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        del context, signature
-        return builder.ctpop(args[0])
-
-    return types.int64(types.uint64), generate
-
-
 @kernel
 def _count_ones(words: Words) -> int:
     total: Any = 0
     for w in range(len(words)):
-        total += _ones(words[w])
+        total += count_ones(words[w])
     return total  # type: ignore[no-any-return]
 
 
@@ -122,7 +94,7 @@ def _read_ones(words: Words, indices: Indices) -> None:
     for w in range(len(words)):
         word = words[w]
         while word != 0:
-            indices[i] = (w << 6) + _trailing_zeros(word)
+            indices[i] = (w << 6) + trailing_zeros(word)
             word &= word - np.uint64(1)
             i += 1
 

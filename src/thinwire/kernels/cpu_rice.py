@@ -7,22 +7,18 @@ other: a block's remainders are read first, then its quotients by counting zeros
 
 Loops run over slices, whose places are never negative: an index that might be would
 cost a comparison, and the use of vector instructions.
-
-This file is complete in itself: numba's disk cache notices a change of the file that
-defines a kernel, not of the files it takes helpers from.
 """
 
 from typing import Any
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba import extending, types
 from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.compiled import kernel, refcounted
 from thinwire.kernels.cpu_bits import all_zero_from, as_section, as_words
+from thinwire.kernels.cpu_intrinsics import leading_zeros, trailing_zeros
 from thinwire.kernels.reference_rice import check_room, check_widest
 from thinwire.kernels.sections import (
     check_ascending,
@@ -31,8 +27,6 @@ from thinwire.kernels.sections import (
     check_spare,
     index_dtype,
 )
-
-intrinsic: Any = extending.intrinsic
 
 Words = NDArray[np.uint64]
 Octets = NDArray[np.uint8]
@@ -78,28 +72,6 @@ def decode_rice(section: Tensor, size: int, nnz: int) -> Tensor:
     return indices
 
 
-@intrinsic
-def _trailing_zeros(typing: Any, word: Any) -> Any:
-    del typing, word
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        del context, signature
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.uint64), generate
-
-
-@intrinsic
-def _leading_zeros(typing: Any, word: Any) -> Any:
-    del typing, word
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        del context, signature
-        return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.uint64), generate
-
-
 @kernel
 @refcounted
 def _choose(indices: Indices, widths: Octets) -> tuple[int, int]:
@@ -125,7 +97,7 @@ def _choose(indices: Indices, widths: Octets) -> tuple[int, int]:
         last: Any = np.int64(here[-1])
         mean = (last - before - count) // count
         before = last
-        first = min(max(62 - _leading_zeros(np.uint64(mean + 1)), 0), _WIDEST)
+        first = min(max(62 - leading_zeros(np.uint64(mean + 1)), 0), _WIDEST)
         a = 0
         b = count
         c = 2 * count
@@ -254,7 +226,7 @@ def _read(
                     return _ENDED
                 word = words[np.uintp(at)]
                 base = at << 6
-            place = base + _trailing_zeros(word)
+            place = base + trailing_zeros(word)
             word &= word - one
             quotient = place - end
             end = place + 1

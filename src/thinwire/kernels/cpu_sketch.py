@@ -5,9 +5,6 @@
 With blocks of 1024 a row takes about the time of a copy: a run is added to neighbouring
 cells in vector instructions, and one hash serves it all. With blocks of 1 every element
 waits for a cell of its own.
-
-This file is complete in itself: numba's disk cache notices a change of the file that
-defines a kernel, not of the files it takes helpers from.
 """
 
 from functools import partial
