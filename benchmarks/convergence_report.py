@@ -285,11 +285,18 @@ def _remarks(rows: Sequence[Row]) -> Iterator[str]:
     """What the figures say by themselves, in words."""
     unit = "points" if rows[0].first["higher_is_better"] else "units of perplexity"
     several = [row for row in rows if len(row.by_seed) > 1]
-    if several:
-        widest = max(several, key=lambda row: row.spread)
+    ways = sorted({row.clips_locally for row in several})
+    spreads = []
+    for way in ways:  # of clipping, which decides how much chance there is
+        alike = [row for row in several if row.clips_locally == way]
+        widest = max(alike, key=lambda row: row.spread)
+        spreads.append(f"{widest.spread:.2f} {unit} apart ({widest.label})")
+    if len(ways) > 1:
+        spreads[-1] += " where each worker clips"
+    if spreads:
         yield (
-            f"Runs that differ in nothing but the seed lie up to {widest.spread:.2f} "
-            f"{unit} apart ({widest.label}): smaller differences between methods are "
+            "Runs that differ in nothing but the seed lie up to "
+            f"{', and up to '.join(spreads)}: smaller differences between methods are "
             "not told from chance, least of all those of one seed.\n"
         )
     behind = [row.label for row in rows if row.is_behind(_compared(row, rows))]

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from group_checks import CHECKS, body_of
 
 from thinwire.errors import ConfigError, GroupError, PeerError
-from thinwire.groups import Counted, Op
+from thinwire.groups import Counted, Op, simulate
 from thinwire.groups.torch import TorchGroup
 from workers import fresh, pool
 
@@ -122,19 +122,52 @@ def test_a_garbled_length_is_refused_before_memory_is():
     pool(2).run(_garbled_length)
 
 
-def _unfinished(group):
-    """Both expect two messages and exchange one; what they say then, if asked again."""
+def _unfinished(group, call, refusal):
+    """Both expect two messages and exchange one; any other call is then refused."""
     peer = 1 - group.rank
     group.expect([(peer, 8), (peer, 16)])
     group.exchange(body_of(0, 8), dst=peer, src=peer, nbytes=8)
-    with pytest.raises(GroupError, match=f"of rank {peer} are still expected"):
-        group.expect([(peer, 8)])
-    with pytest.raises(GroupError, match="24 bytes are asked of rank"):
-        group.exchange(body_of(0, 24), dst=peer, src=peer, nbytes=24)
+    with pytest.raises(GroupError, match=refusal):
+        OTHER_CALLS[call](group, peer)
+    with pytest.raises(GroupError, match="unusable since"):
+        group.exchange(body_of(0, 16), dst=peer, src=peer, nbytes=16)
 
 
-def test_what_is_expected_must_come_before_anything_else():
-    assert [each.error for each in fresh(2, _unfinished)] == [None, None]
+OTHER_CALLS = {
+    "expect": lambda group, peer: group.expect([(peer, 8)]),
+    "longer": lambda group, peer: group.exchange(
+        body_of(0, 24), dst=peer, src=peer, nbytes=24
+    ),
+    "unknown": lambda group, peer: group.exchange(
+        body_of(0, 16), dst=peer, src=peer, nbytes=None
+    ),
+    "all_gather": lambda group, _: group.all_gather(body_of(0, 8), nbytes=[8, 8]),
+    "guard": lambda group, _: group.all_reduce_((torch.ones(2), Op.MAX)),
+}
+
+
+@pytest.mark.parametrize("call", OTHER_CALLS)
+def test_what_is_expected_must_come_before_anything_else(call):
+    refusal = "24 bytes of rank" if call == "longer" else "are still expected"
+    outcomes = fresh(2, _unfinished, call, refusal)
+    assert [each.error for each in outcomes] == [None, None]
+
+
+@pytest.mark.parametrize("call", OTHER_CALLS)
+def test_simulated_ranks_refuse_the_same(call):
+    def body(group):
+        peer = 1 - group.rank
+        group.expect([(peer, 8), (peer, 16)])
+        group.exchange(body_of(0, 8), dst=peer, src=peer, nbytes=8)
+        OTHER_CALLS[call](group, peer)
+
+    with pytest.raises(GroupError, match="expected"):
+        simulate(2, body)
+
+
+def test_simulated_ranks_notice_what_never_came():
+    with pytest.raises(GroupError, match="still expected"):
+        simulate(2, lambda group: group.expect([(1 - group.rank, 8)]))
 
 
 def _options(group):

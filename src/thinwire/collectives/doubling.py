@@ -19,7 +19,7 @@ def arrivals(
     return [(partner, [ledger.slot(k, turn + i)]) for i, partner in enumerate(partners)]
 
 
-def agree_by_doubling(
+def agree(
     ledger: Ledger, first: Sealed, k: int, *, partners: Sequence[int], turn: int = 0
 ) -> SparseVector:
     """The list that all end with; `first` is the own one, `k` its entries.

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
+from thinwire.collectives import doubling
 from thinwire.collectives.collective import Room, Selecting, State, packet_nbytes
-from thinwire.collectives.doubling import agree_by_doubling, arrivals
 from thinwire.collectives.ledger import Holders, Ledger
 from thinwire.cost import Cost, direct_all_gather
 from thinwire.errors import ConfigError
@@ -75,20 +75,21 @@ def _butterfly(ledger: Ledger, k: int) -> SparseVector:
     final = ledger.slot(k, turn=rounds)
     if rank >= core:
         host = rank - core
+        channel.expect([(host, [final])])
         channel.exchange([ledger.emit(k)], dst=host, src=None, expect=[ledger.slot(k)])
         (told,) = channel.exchange([], dst=None, src=host, expect=[final])
         return told.vector
     guest = rank + core if rank + core < channel.size else None
     partners = [rank ^ 2**turn for turn in range(rounds)]
     guests = [] if guest is None else [(guest, [ledger.slot(k)])]
-    channel.expect([*guests, *arrivals(ledger, k, partners=partners)])
+    channel.expect([*guests, *doubling.arrivals(ledger, k, partners=partners)])
     if guest is None:
         first = ledger.emit(k)
     else:
         mine = ledger.take(k)
         (theirs,) = channel.exchange([], dst=None, src=guest, expect=[ledger.slot(k)])
         first = ledger.seal(ledger.merge(mine, theirs.vector, k))
-    merged = agree_by_doubling(ledger, first, k, partners=partners)
+    merged = doubling.agree(ledger, first, k, partners=partners)
     if core == channel.size:
         return merged
     # Guests get bytes, so their hosts, and hosts without a guest, adopt the same.

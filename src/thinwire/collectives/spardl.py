@@ -15,11 +15,10 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from thinwire.channel import Channel, Sealed
+from thinwire.channel import Bag, Channel, Sealed
 from thinwire.codecs import Codec, Split
-from thinwire.collectives import bruck
+from thinwire.collectives import bruck, doubling
 from thinwire.collectives.collective import Room, Selecting, State, packet_nbytes
-from thinwire.collectives.doubling import agree_by_doubling
 from thinwire.collectives.ledger import Holders, Ledger
 from thinwire.collectives.ratio import Ratio
 from thinwire.collectives.teams import Team, arrivals, reduce_scatter
@@ -103,9 +102,13 @@ class SparDL(Selecting):
         ]
         own = ledgers[team.position], budgets[team.position]
 
-        # Between teams other ranks send, so that the order is right without them.
-        incoming = arrivals(ledgers, budgets, team)
-        channel.expect([*incoming, *bruck.arrivals(team.position, team.members, final)])
+        channel.expect(
+            [
+                *arrivals(ledgers, budgets, team),
+                *self._arrivals_across_teams(*own, team, state),
+                *bruck.arrivals(team.position, team.members, final),
+            ]
+        )
         reduce_scatter(ledgers, budgets, team)
         mine = self._agree_across_teams(*own, team, state)
         if isinstance(mine, SparseVector):
@@ -167,6 +170,17 @@ class SparDL(Selecting):
         rounds = 2 * (count - 1).bit_length() + (teams - 1).bit_length()
         return Cost(rounds, max(sent))
 
+    def _arrivals_across_teams(
+        self, ledger: Ledger, k: int, team: Team, state: State
+    ) -> list[Bag]:
+        turn = (team.size - 1).bit_length()  # those before are the reduce-scatter's
+        if team.count == 1:
+            return []
+        if self._recursive(team.count):
+            return doubling.arrivals(ledger, k, partners=team.partners, turn=turn)
+        slots = [ledger.slot(_ratio_of(state, k, team).h, turn)] * team.count
+        return bruck.arrivals(team.number, team.owners, slots)
+
     def _agree_across_teams(
         self, ledger: Ledger, k: int, team: Team, state: State
     ) -> SparseVector | Sealed:
@@ -174,11 +188,11 @@ class SparDL(Selecting):
         alone = team.size == 1
         if team.count == 1:
             return ledger.take(k) if alone else ledger.emit(k, turn=_FINAL)
-        turn = (team.size - 1).bit_length()  # those before were the reduce-scatter's
+        turn = (team.size - 1).bit_length()
         if self._recursive(team.count):
             first = ledger.emit(k, turn)
             partners = team.partners
-            agreed = agree_by_doubling(ledger, first, k, partners=partners, turn=turn)
+            agreed = doubling.agree(ledger, first, k, partners=partners, turn=turn)
         else:
             agreed = _agree_by_gathering(ledger, k, team, state)
         if alone:

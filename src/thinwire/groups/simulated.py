@@ -14,6 +14,7 @@ from torch import Tensor
 from thinwire.cost import Link
 from thinwire.errors import GroupError
 from thinwire.groups import contract
+from thinwire.groups.expected import Expected
 from thinwire.groups.group import Op
 from thinwire.groups.meetings import AllGather, AllReduce, AllToAll
 from thinwire.groups.world import Message, World
@@ -43,7 +44,9 @@ def simulate(
     def live(rank: int) -> None:
         world.enter(rank)
         try:
-            results[rank] = body(SimulatedGroup(world, rank))
+            group = SimulatedGroup(world, rank)
+            results[rank] = body(group)
+            group._expected.check_empty()  # noqa: SLF001
         except BaseException as error:  # of any kind: it is raised in simulate()
             errors[rank] = error
             world.fail(rank, error)
@@ -69,6 +72,7 @@ class SimulatedGroup:
     def __init__(self, world: World, rank: int) -> None:
         self._world = world
         self._rank = rank
+        self._expected = Expected[bool]()
 
     @property
     def rank(self) -> int:
@@ -87,6 +91,10 @@ class SimulatedGroup:
         nbytes: int | None,
     ) -> Tensor | None:
         contract.check_exchange(self, body, dst=dst, src=src, nbytes=nbytes)
+        if nbytes is None:
+            self._expected.check_empty()
+        elif src is not None and nbytes:
+            self._expected.take(src, nbytes)
         if body is not None and dst == self._rank:
             return body.clone()
         outgoing = None
@@ -103,10 +111,16 @@ class SimulatedGroup:
         return self._checked(self._world.exchange(self._rank, outgoing, src), nbytes)
 
     def expect(self, bodies: Sequence[tuple[int, int]]) -> None:
+        """Nothing comes sooner for it; what would hang real ranks is refused."""
         contract.check_expected(self, bodies)
+        self._expected.check_empty()
+        for src, nbytes in bodies:
+            if nbytes:
+                self._expected.add(src, nbytes, held=True)
 
     def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
         contract.check_all_gather(self, body, nbytes)
+        self._expected.check_empty()
         lengths = None if nbytes is None else tuple(nbytes)
         bodies = self._world.meet(self._rank, AllGather(body.clone(), lengths))
         return [shared.clone() for shared in bodies]
@@ -115,12 +129,14 @@ class SimulatedGroup:
         self, bodies: Sequence[Tensor], *, nbytes: Sequence[int] | None
     ) -> list[Tensor]:
         contract.check_all_to_all(self, bodies, nbytes)
+        self._expected.check_empty()
         lengths = None if nbytes is None else tuple(nbytes)
         copies = tuple(body.clone() for body in bodies)
         return self._world.meet(self._rank, AllToAll(copies, lengths))
 
     def all_reduce_(self, *parts: tuple[Tensor, Op]) -> None:
         contract.check_all_reduce(parts)
+        self._expected.check_empty()
         self._world.meet(self._rank, AllReduce(parts))
 
     def now(self) -> float:

@@ -15,7 +15,6 @@ On NCCL calls do not block the host, so a lost peer is found by its watchdog.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -34,6 +33,7 @@ from torch.distributed.distributed_c10d import (
 from thinwire import kernels
 from thinwire.errors import ConfigError, GroupError
 from thinwire.groups import contract
+from thinwire.groups.expected import Expected
 from thinwire.groups.group import Op
 from thinwire.groups.inquest import Failure, Inquest, verdict
 from thinwire.groups.spread import Mail, spread_
@@ -76,8 +76,8 @@ class TorchGroup:
         self._size = self._process_group.size()
         self._deadline = 0.0
         self._failure: str | None = None
-        # Receives that are under way, by rank, in the order they were expected.
-        self._expected: dict[int, deque[tuple[Tensor, dist.Work]]] = {}
+        # Receives that are under way.
+        self._expected = Expected[tuple[Tensor, dist.Work]]()
         if self._native:
             # NCCL must see all ranks once before some of them exchange messages.
             self.all_reduce_((torch.zeros(1, device=self._wire), Op.SUM))
@@ -134,7 +134,7 @@ class TorchGroup:
         outgoing = [] if body is None or dst is None else [(dst, self._to_wire(body))]
         sources = [] if src is None else [src]
         lengths = None if nbytes is None else [nbytes] * len(sources)
-        with self._calling("exchange"):
+        with self._calling("exchange", expected=nbytes is not None):
             incoming = self._swap(outgoing, sources, lengths)
         return _home(incoming[0][1], device) if incoming else None
 
@@ -148,10 +148,9 @@ class TorchGroup:
         if self._native:
             return
         with self._calling("expect"):
-            self._check_nothing_expected()
             mail = [(src, self._room(nbytes)) for src, nbytes in bodies if nbytes]
             for (src, room), work in zip(mail, self._receive(mail), strict=True):
-                self._expected.setdefault(src, deque()).append((room, work))
+                self._expected.add(src, room.numel(), (room, work))
 
     def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
         contract.check_all_gather(self, body, nbytes)
@@ -253,26 +252,12 @@ class TorchGroup:
 
     def _next(self, src: int, nbytes: int) -> tuple[Tensor, list[dist.Work]]:
         """The next body of a rank, over Gloo: since it was expected, or from now on."""
-        expected = self._expected.get(src)
-        if not expected or not nbytes:
-            room = self._room(nbytes)
-            return room, self._receive([(src, room)])
-        room, work = expected.popleft()
-        if room.numel() != nbytes:
-            raise GroupError(
-                f"{nbytes} bytes are asked of rank {src}, of which {room.numel()} were "
-                "expected"
-            )
-        return room, [work]
-
-    def _check_nothing_expected(self) -> None:
-        left = [src for src, works in self._expected.items() if works]
-        if left:
-            raise GroupError(
-                f"messages of rank {', '.join(map(str, left))} are still expected: a "
-                "reduction was not finished, and the group is unusable; start the "
-                "process group anew"
-            )
+        expected = self._expected.take(src, nbytes) if nbytes else None
+        if expected is not None:
+            room, work = expected
+            return room, [work]
+        room = self._room(nbytes)
+        return room, self._receive([(src, room)])
 
     def _room(self, nbytes: int) -> Tensor:
         # Pinned, where it goes on to a device: a copy that nobody waits for.
@@ -356,12 +341,18 @@ class TorchGroup:
                 work.wait(timedelta(seconds=left))
 
     @contextmanager
-    def _calling(self, call: str) -> Iterator[None]:
+    def _calling(self, call: str, *, expected: bool = False) -> Iterator[None]:
+        """Around every call; only one that brings what is `expected` may meet that."""
         if self._failure is not None:
             raise GroupError(f"the group is unusable since {self._failure}")
         self._deadline = time.monotonic() + self._seconds
         try:
+            if not expected:
+                self._expected.check_empty()
             yield
+        except GroupError as error:
+            self._failure = f"{call} failed: {error}"
+            raise
         except RuntimeError as error:  # every error of torch.distributed is one
             raise self._fail(call, error) from error
 

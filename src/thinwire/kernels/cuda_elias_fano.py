@@ -34,7 +34,7 @@ from thinwire.kernels.sections import check_length, index_dtype
 
 # Words of a program that writes low bits, and entries that one that writes ones reads:
 # its own, and those before them that may share a word with the first.
-WRITING: dict[str, int] = {"lows": 256, "ones": 1024, "num_warps": 4}
+WRITING: dict[str, int] = {"lows": 128, "ones": 1024, "num_warps": 4}
 # Words of a group, which one program reads, and groups that one program counts.
 GROUP: Any = tl.constexpr(32)
 GROUPS: Any = tl.constexpr(32)
