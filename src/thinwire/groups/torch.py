@@ -142,7 +142,7 @@ class TorchGroup:
         """Start to receive, where the backend can: Gloo.
 
         A sender who has not heard of a receive asks first, and its data wait for the
-        answer: two messages more, and two threads to be woken.
+        answer: a message more, and two threads to be woken.
         """
         contract.check_expected(self, bodies)
         if self._native:
