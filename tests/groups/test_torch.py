@@ -222,8 +222,8 @@ def _lose(group, victim, how, call):
     return str(found), found.ranks, time.monotonic() - start
 
 
-TIMEOUT = 2.0
-LATEST = TIMEOUT + 10.0  # the promise is about 3 s; the machine may be busy
+TIMEOUT = 4.0  # two of them were once too few for a first call on a busy machine
+LATEST = TIMEOUT + 10.0  # the promise is a second; the machine may be busy
 
 
 @pytest.mark.parametrize(

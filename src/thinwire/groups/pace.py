@@ -6,7 +6,8 @@ still. Each call follows a barrier, as a rank's messages follow its computing: w
 sleeps, and has to be woken. The slowest rank counts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import inf
 from statistics import median
 from time import perf_counter
 
@@ -44,22 +45,25 @@ def slowest(group: Group, call: Call) -> float:
 
 def _curve(group: Group, make: Callable[[Group, int], Call], rounds: int) -> Curve:
     """Seconds of one of the rounds that a call has."""
-    found = [(n, _seconds(group, make(group, n), _REPEATS)) for n in _SIZES]
+    found = _seconds(group, [make(group, n) for n in _SIZES], _REPEATS)
     # Long enough for the bandwidth: as the longest so far suggests.
-    nbytes, took = found[-1]
-    wanted = round(nbytes * max(4.0, _LONG_SECONDS / took))
+    nbytes = _SIZES[-1]
+    wanted = round(nbytes * max(4.0, _LONG_SECONDS / found[-1]))
     longer = max(2 * nbytes, min(wanted, _MOST_NBYTES // group.size))
-    found.append((longer, _seconds(group, make(group, longer), _LONG_REPEATS)))
-    highest, curve = 0.0, []
-    for nbytes, took in found:  # none is faster than a shorter one, but for noise
-        highest = max(highest, took)
-        curve.append((nbytes, highest / rounds))
-    return tuple(curve)
+    found += _seconds(group, [make(group, longer)], _LONG_REPEATS)
+    least, curve = inf, []
+    for nbytes, took in zip((longer, *_SIZES[::-1]), found[::-1], strict=True):
+        least = min(least, took)  # none is slower than a longer one, but for noise
+        curve.append((nbytes, least / rounds))
+    return tuple(reversed(curve))
 
 
-def _seconds(group: Group, call: Call, repeats: int) -> float:
-    call()
-    return median(slowest(group, call) for _ in range(repeats))
+def _seconds(group: Group, calls: Sequence[Call], repeats: int) -> list[float]:
+    """Of each, in turns: whatever slows the machine for a while slows all of them."""
+    for call in calls:
+        call()
+    turns = [[slowest(group, call) for call in calls] for _ in range(repeats)]
+    return [median(times) for times in zip(*turns, strict=True)]
 
 
 def _exchange(group: Group, nbytes: int) -> Call:

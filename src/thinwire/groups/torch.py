@@ -32,7 +32,7 @@ from torch.distributed.distributed_c10d import (
 
 from thinwire import kernels
 from thinwire.errors import ConfigError, GroupError
-from thinwire.groups import contract
+from thinwire.groups import contract, courtesy
 from thinwire.groups.expected import Expected
 from thinwire.groups.group import Op
 from thinwire.groups.inquest import Failure, Inquest, verdict
@@ -81,6 +81,8 @@ class TorchGroup:
         if self._native:
             # NCCL must see all ranks once before some of them exchange messages.
             self.all_reduce_((torch.zeros(1, device=self._wire), Op.SUM))
+        else:
+            courtesy.ask()
 
     @classmethod
     def own(
