@@ -7,7 +7,9 @@ Ours is `accumulate_`, which also zeroes the gradient and marks, and `take_each`
 selects from every block and subtracts, in the steady state of error feedback. It is
 compared with `x.add_(g)`, the least that any method does, and with what a user of torch
 would write: `add_`, `torch.topk`, a gather, and zeroing of gradient and selection. All
-three see the same fresh gradients, in turns within one run, none of them cached.
+three see the same fresh gradients, in turns within one run, none of them cached, and
+with several threads after a pause: torch's keep their cores busy for a while after each
+operation, with waiting for the next.
 Selections are compared with torch's up to ties, the last with the reference, bit for
 bit.
 
@@ -16,9 +18,10 @@ Codes are of the last selection, in nanoseconds per entry, both ways, verified.
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from statistics import median, quantiles
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import NamedTuple
 
 import torch
@@ -34,6 +37,7 @@ from thinwire.kernels import Block, Marker, reference
 PERIOD = 1 << 16
 CHUNK = 1024
 WARM = 20
+PAUSE = 0.02  # seconds
 # Lists are not worth timing below this.
 LONG = 30_000
 
@@ -86,6 +90,7 @@ class Setting(NamedTuple):
     repeats: int
 
 
+NAMES = ("accumulate_", "take_each", "ours", "torch.topk", "add_")
 Seconds = dict[str, list[float]]
 
 
@@ -98,14 +103,16 @@ def measure(setting: Setting) -> tuple[Seconds, Ours]:
         ours.accumulate(grad)
         ours.take()
     peer = ours.x.clone()
-    names = ("accumulate_", "take_each", "ours", "torch.topk", "add_")
-    seconds: Seconds = {name: [] for name in names}
+    seconds: Seconds = {name: [] for name in NAMES}
+    pause = partial(sleep, PAUSE if setting.threads > 1 else 0.0)
     for repeat in range(setting.repeats):
         gradients.fill(grad)
         copy.copy_(grad)
         before = ours.x + grad  # and none of what is timed next is cached any more
+        pause()
         seconds["add_"].append(clock(lambda: floor.add_(copy)))
         evict.add_(1)
+        pause()
 
         def top() -> None:
             peer.add_(copy)
@@ -116,9 +123,10 @@ def measure(setting: Setting) -> tuple[Seconds, Ours]:
         if repeat < 3:  # it takes as long as everything else together
             seconds["torch.topk"].append(clock(top))
         evict.add_(1)
+        pause()
         steps = (lambda: ours.accumulate(grad), ours.take)
         times = [clock(step) for step in steps]
-        for name, time in zip(names, [*times, sum(times)], strict=False):
+        for name, time in zip(NAMES, [*times, sum(times)], strict=False):
             seconds[name].append(time)
         # The peer goes on from our x: ties must not make the two drift apart.
         peer.copy_(ours.x)

@@ -1,5 +1,8 @@
 import os
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -62,6 +65,65 @@ def test_an_error_in_a_part_is_raised():
 
     with pytest.raises(ArithmeticError):
         cpu_threads.share_out(run, 0, 8000, boundary=lambda p: p)
+
+
+def test_others_are_done_when_an_error_is_raised():
+    """They write to memory that is the caller's again then."""
+    begun, done = threading.Event(), []
+
+    def call():
+        if threading.current_thread() is threading.main_thread():
+            assert begun.wait(10)
+            raise ArithmeticError
+        begun.set()
+        time.sleep(0.2)
+        done.append(True)
+
+    with pytest.raises(ArithmeticError):
+        cpu_threads.make([call, call], 2)
+    assert done == [True]
+
+
+def test_who_takes_a_thread_long_to_wake_does_without():
+    """All threads of the pool are busy for others."""
+    all_busy, free = threading.Barrier(3), threading.Event()
+
+    def call():
+        all_busy.wait(10)
+        free.wait(10)
+
+    busy = threading.Thread(target=cpu_threads.make, args=([call] * 2, 2))
+    busy.start()
+    all_busy.wait(10)
+    made = []
+    cpu_threads.make([partial(made.append, i) for i in range(3)], 2)
+    free.set()
+    busy.join()
+    assert made == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("small_shares")
+@pytest.mark.parametrize("rounding", [torch.float32, torch.bfloat16])
+def test_threads_take_alike(monkeypatch, rounding):
+    monkeypatch.setattr(cpu, "SHARE", 1000)
+    size, results = 20_011, []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        marker = Marker(kernels.interleaved_blocks(size, 5, 64), lending=True)
+        x, taken = torch.zeros(size), []
+        for step in range(4):
+            torch.manual_seed(step)
+            kernels.accumulate_(x, torch.randn(size), marker=marker)
+            counts, numbers = [100, 20, 50], [4, 0, 2]
+            given = {"marker": marker, "numbers": numbers, "rounding": rounding}
+            taken += kernels.take_each(x, counts, **given)
+            taken += kernels.take_each(
+                x, [5, 30], marker=marker, numbers=[1, 3], rounding=rounding
+            )
+        kernels.reclaim_(x, marker)
+        results.append([x, *(part for sparse in taken for part in sparse)])
+    for one, other in zip(*results, strict=True):
+        assert same_bits(one, other)
 
 
 @pytest.mark.usefixtures("small_shares")

@@ -57,7 +57,7 @@ from thinwire.kernels.cpu_sketch import (  # noqa: F401
     shuffled,
     sketch_energy,
 )
-from thinwire.kernels.cpu_threads import share_out
+from thinwire.kernels.cpu_threads import SHARE, make, share_out
 from thinwire.kernels.cpu_varint import decode_varint, encode_varint  # noqa: F401
 from thinwire.kernels.marker import SLACK, Marker, dealt
 from thinwire.kernels.trees import added_up
@@ -160,19 +160,39 @@ def select(
     return _select(_place(x, block), k, marker, number)
 
 
-def take(
-    x: Tensor, k: int, *, marker: Marker, number: int, rounding: torch.dtype
+def take_each(
+    x: Tensor,
+    counts: Sequence[int],
+    *,
+    marker: Marker,
+    numbers: Sequence[int],
+    rounding: torch.dtype,
+) -> list[Sparse]:
+    wanted = list(zip(counts, numbers, strict=True))
+    taken: dict[int, Sparse] = {}
+
+    def take(k: int, number: int) -> None:
+        taken[number] = _take(x, k, marker, number, rounding)
+
+    size = sum(marker.blocks[number].length for number in numbers)
+    threads = min(torch.get_num_threads(), size // SHARE, len(wanted))
+    make([partial(take, *each) for each in wanted], max(threads, 1))
+    if marker.lending:
+        for k, number in wanted:
+            length = marker.blocks[number].length
+            _loans(marker).ask(number, k, length, rounding)
+    return [taken[number] for number in numbers]
+
+
+def _take(
+    x: Tensor, k: int, marker: Marker, number: int, rounding: torch.dtype
 ) -> Sparse:
     place = _place(x, marker.blocks[number])
     if marker.lending:
-        if marker.scratch is None:
-            marker.scratch = Loans()
-        loans: Loans = marker.scratch
-        taken = loans.rounding == rounding and _take_lent(
-            loans, place, k, marker, number
-        )
+        loans = _loans(marker)
+        lent = loans.rounding == rounding
+        taken = _take_lent(loans, place, k, marker, number) if lent else None
         _give_back(x, marker, [number])
-        loans.ask(number, k, place.length, rounding)
         if taken:
             return taken
     indices, values = _select(place, k, marker, number)
@@ -180,6 +200,13 @@ def take(
     # What was just read is cached, and need not be read again.
     cpu_lists.leave_at(*place, indices.numpy(), values.numpy(), told.numpy())
     return indices, values
+
+
+def _loans(marker: Marker) -> Loans:
+    if marker.scratch is None:
+        marker.scratch = Loans()
+    loans: Loans = marker.scratch
+    return loans
 
 
 def _select(place: Place, k: int, marker: Marker | None, number: int) -> Sparse:
