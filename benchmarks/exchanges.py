@@ -1,4 +1,4 @@
-"""Rounds of exchanges: said beforehand or not, with Gloo's threads as they are or not.
+"""Rounds of exchanges: said beforehand or not, with Gloo's threads kept back or not.
 
     thinwire lab up --hosts 8 --rate 1gbit
     thinwire lab run -- python benchmarks/exchanges.py
@@ -7,20 +7,22 @@ Also runs under torchrun. The messages are those of SparDL: to the rank 4, 2 and
 this one, and back, of so many bytes as 14.7 M elements at 1 % take, or another size
 that is given. Every received body is compared with what was sent. Median ms of the
 slowest rank with its quartiles, and processor time of a rank with Gloo's threads; the
-ways take turns.
+ways take turns. With `--busy 1`, another thread of each rank computes all the time, as
+a backward pass does on processors.
 """
 
 import argparse
-import os
+import threading
 import time
+from contextlib import AbstractContextManager, nullcontext
 from itertools import product
-from pathlib import Path
 from statistics import median, quantiles
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 
-from thinwire.groups import Op
+from thinwire.groups import Op, courtesy
 from thinwire.groups.torch import TorchGroup
 
 STEPS = 100
@@ -29,8 +31,12 @@ STEPS = 100
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nbytes", type=int, default=73_000, help="of the longest")
-    nbytes = parser.parse_args().nbytes
+    parser.add_argument("--busy", type=int, default=0, help="threads that compute")
+    options = parser.parse_args()
+    nbytes = options.nbytes
     torch.set_num_threads(1)
+    for _ in range(options.busy):
+        threading.Thread(target=compute, daemon=True).start()
     dist.init_process_group("gloo")
     group = TorchGroup()
     distances = [1 << i for i in range((group.size - 1).bit_length())]
@@ -39,9 +45,9 @@ def main() -> None:
     ways = list(product((False, True), (False, True)))
     found: dict[tuple[bool, bool], list[tuple[float, float]]] = {w: [] for w in ways}
     for _ in range(STEPS):
-        for ahead, courteous in ways:
-            ask(courteous=courteous)
-            found[ahead, courteous].append(timed(group, hops, ahead=ahead))
+        for ahead, kept in ways:
+            with nullcontext() if kept else as_they_are():
+                found[ahead, kept].append(timed(group, hops, ahead=ahead))
     if group.rank == 0:
         print(f"{len(hops)} exchanges of {group.size} ranks, {nbytes} bytes and less")
         for way, times in found.items():
@@ -49,20 +55,23 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def ask(*, courteous: bool) -> None:
-    """Of Gloo's threads: to push nobody aside, or to be as they were made."""
-    policy = os.SCHED_BATCH if courteous else os.SCHED_OTHER
-    for thread in Path("/proc/self/task").iterdir():
-        if (thread / "comm").read_text().strip() == "gloo_tcp_loop":
-            os.sched_setscheduler(int(thread.name), policy, os.sched_param(0))
+def compute() -> None:
+    square = torch.randn(500, 500)
+    while True:
+        square @ square  # without the interpreter's lock
+
+
+def as_they_are() -> AbstractContextManager[object]:
+    """Gloo's threads are not kept back."""
+    return patch.object(courtesy, "kept_back", lambda _: nullcontext())
 
 
 def tell(way: tuple[bool, bool], times: list[tuple[float, float]]) -> None:
-    ahead, courteous = way
+    ahead, kept = way
     walls, cpus = zip(*times, strict=True)
     low, middle, high = (1e3 * each for each in quantiles(walls, n=4))
     name = "expected" if ahead else "not expected"
-    name += ", courteous threads" if courteous else ", threads as they are"
+    name += ", threads kept back" if kept else ", threads as they are"
     print(f"{name}: {middle:.2f} ms ({low:.2f} to {high:.2f}), ", end="")
     print(f"processor time {1e3 * median(cpus):.2f} ms")
 

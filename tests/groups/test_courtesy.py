@@ -1,64 +1,122 @@
-"""Gloo's threads wait for a core, unless their owner has said how they are to run."""
+"""Gloo's threads are kept back while messages are handed over, and only then."""
 
 import os
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from thinwire.groups import courtesy
-from thinwire.groups.torch import TorchGroup
 from workers import pool
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such a policy"),
-]
-
-
-def _threads(name: str) -> list[int]:
-    tasks = Path("/proc/self/task").iterdir()
-    return [int(t.name) for t in tasks if (t / "comm").read_text().strip() == name]
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux has such a policy"
+)
 
 
 def _policies(group):
-    loops = _threads("gloo_tcp_loop")
+    """Of Gloo's threads before, while, and after; and of this one."""
+    loops = courtesy.loops()
     assert loops
-    return {os.sched_getscheduler(loop) for loop in loops}, os.sched_getscheduler(0)
+    assert group._loops == loops
+
+    def policies():
+        return {os.sched_getscheduler(loop) for loop in loops}
+
+    before = policies()
+    with courtesy.kept_back(loops):
+        meanwhile = policies(), os.sched_getscheduler(0)
+    return before, *meanwhile, policies()
 
 
-def test_gloo_s_threads_push_nobody_aside():
-    for loops, own in pool(2).run(_policies):
-        assert loops == {os.SCHED_BATCH}
-        assert own == os.SCHED_OTHER  # nobody else is asked
+@pytest.mark.processes
+def test_gloo_s_threads_are_kept_back_for_a_while():
+    ordinary, batch = {os.SCHED_OTHER}, {os.SCHED_BATCH}
+    expected = (ordinary, batch, os.SCHED_OTHER, ordinary)
+    assert pool(2).run(_policies) == [expected] * 2
 
 
-def _chosen(group):
-    first, *_ = loops = _threads("gloo_tcp_loop")
-    os.sched_setscheduler(first, os.SCHED_IDLE, os.sched_param(0))
+def _seen(group):
+    """Policies of Gloo's threads whenever something is sent or received."""
+    seen, inner = [], group._process_group
+
+    class Watched:
+        def __getattr__(self, name):
+            if name in ("send", "recv"):
+                seen.append({os.sched_getscheduler(loop) for loop in group._loops})
+            return getattr(inner, name)
+
+    group._process_group = Watched()
     try:
-        TorchGroup()
-        return os.sched_getscheduler(first)
+        peer = 1 - group.rank
+        body = torch.zeros(3, dtype=torch.uint8)
+        group.expect([(peer, 3)])
+        for _ in range(2):
+            group.exchange(body, dst=peer, src=peer, nbytes=3)
     finally:
-        for loop in loops:
-            os.sched_setscheduler(loop, os.SCHED_BATCH, os.sched_param(0))
+        group._process_group = inner
+    return seen
 
 
-def test_a_policy_that_was_chosen_stays():
-    assert pool(2).run(_chosen) == [os.SCHED_IDLE] * 2
+@pytest.mark.processes
+def test_whenever_messages_are_handed_over():
+    for seen in pool(2).run(_seen):
+        assert seen == [{os.SCHED_BATCH}] * 4
 
 
-def test_what_is_not_there_or_not_allowed_is_let_be(monkeypatch, tmp_path):
-    monkeypatch.setattr(courtesy, "_THREADS", tmp_path / "nowhere")
-    courtesy.ask()
-    monkeypatch.setattr(courtesy, "_THREADS", tmp_path)
-    for number in (0, 2**22 + 1):  # this thread, and one that has ended
+@pytest.fixture
+def faked(monkeypatch, tmp_path):
+    """Threads of our own making: their policies, and a folder to put them in."""
+    policies = {}
+
+    def choose(number, policy, _):
+        if policies[number] is None:
+            raise PermissionError
+        policies[number] = policy
+
+    def add(number, name, policy):
         (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "comm").write_text("gloo_tcp_loop\n")
-    (tmp_path / "7").mkdir()  # without a name any more
+        (tmp_path / str(number) / "comm").write_bytes(name)
+        policies[number] = policy
 
-    def refuse(*_):
-        raise PermissionError
+    monkeypatch.setattr(courtesy, "_THREADS", tmp_path)
+    monkeypatch.setattr(
+        os, "sched_getscheduler", lambda number: policies[number] or os.SCHED_OTHER
+    )
+    monkeypatch.setattr(os, "sched_setscheduler", choose)
+    return policies, add
 
-    monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    courtesy.ask()
+
+def test_only_gloo_s_threads_and_only_where_it_is_allowed(faked):
+    policies, add = faked
+    add(5, b"gloo_tcp_loop\n", os.SCHED_OTHER)
+    add(6, b"gloo_tcp_loop\n", None)  # forbidden
+    add(7, b"python\n", os.SCHED_OTHER)
+    add(8, b"caf\xc3\n", os.SCHED_OTHER)
+    assert courtesy.loops() == (5,)
+    assert policies == {5: os.SCHED_OTHER, 6: None, 7: 0, 8: 0}
+
+
+def test_a_policy_that_was_chosen_stays(faked):
+    policies, add = faked
+    add(5, b"gloo_tcp_loop\n", os.SCHED_OTHER)
+    add(6, b"gloo_tcp_loop\n", os.SCHED_IDLE)
+    with courtesy.kept_back((5, 6)):
+        assert policies == {5: os.SCHED_BATCH, 6: os.SCHED_IDLE}
+    assert policies == {5: os.SCHED_OTHER, 6: os.SCHED_IDLE}
+
+
+def test_threads_are_let_go_when_sending_fails(faked):
+    policies, add = faked
+    add(5, b"gloo_tcp_loop\n", os.SCHED_OTHER)
+    with pytest.raises(RuntimeError), courtesy.kept_back((5,)):
+        raise RuntimeError
+    assert policies == {5: os.SCHED_OTHER}
+
+
+def test_threads_that_have_ended_and_a_system_without_them(monkeypatch):
+    with courtesy.kept_back((2**22 + 1,)):
+        pass
+    monkeypatch.setattr(courtesy, "_THREADS", Path("nowhere"))
+    assert courtesy.loops() == ()

@@ -71,8 +71,10 @@ def test_others_are_done_when_an_error_is_raised():
     """They write to memory that is the caller's again then."""
     begun, done = threading.Event(), []
 
+    caller = threading.current_thread()
+
     def call():
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is caller:
             assert begun.wait(10)
             raise ArithmeticError
         begun.set()
@@ -86,13 +88,14 @@ def test_others_are_done_when_an_error_is_raised():
 
 def test_who_takes_a_thread_long_to_wake_does_without():
     """All threads of the pool are busy for others."""
-    all_busy, free = threading.Barrier(3), threading.Event()
+    count = 1 + os.cpu_count()
+    all_busy, free, freed = threading.Barrier(1 + count), threading.Event(), []
 
     def call():
         all_busy.wait(10)
-        free.wait(10)
+        freed.append(free.wait(10))
 
-    busy = threading.Thread(target=cpu_threads.make, args=([call] * 2, 2))
+    busy = threading.Thread(target=cpu_threads.make, args=([call] * count, count))
     busy.start()
     all_busy.wait(10)
     made = []
@@ -100,6 +103,7 @@ def test_who_takes_a_thread_long_to_wake_does_without():
     free.set()
     busy.join()
     assert made == [0, 1, 2]
+    assert freed == [True] * count  # before their patience was at an end
 
 
 @pytest.mark.usefixtures("small_shares")

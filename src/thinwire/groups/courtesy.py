@@ -1,38 +1,70 @@
-"""Gloo's threads, made to wait for a core instead of pushing others aside.
+"""Gloo's threads, kept from pushing aside the thread that holds the lock they want.
 
 A thread of Gloo's that finds a connection's lock taken asks for it again at once, and
 again, until it is free. If a message has woken it on the core of the very thread that
 holds the lock, in the middle of sending, then that one stands still and it spins: both
-until the scheduler's next tick, 3 ms in every few exchanges where ranks share cores.
-Batch threads push nobody aside when they wake; where a core is idle nothing changes.
+until the scheduler's next tick, 3 ms in every few exchanges. Batch threads push nobody
+aside when they wake. They are that while messages are handed over, and no longer:
+where a backward pass keeps all cores busy, they would wait for it.
 """
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+Loops = tuple[int, ...]
+"""Threads, by the system's numbers."""
+
 _THREADS = Path("/proc/self/task")
-_NAME = "gloo_tcp_loop"
+_NAME = b"gloo_tcp_loop"
 
 if sys.platform == "linux":
 
-    def ask() -> None:
-        """Of those that this process has; it takes no privilege."""
-        # Not of threads whose owner has given them a policy. Some may end meanwhile,
-        # and a sandbox may forbid it: then they go on as they are.
+    def loops() -> Loops:
+        """Gloo's threads of this process, if they may be kept back."""
+        found = []
+        # Some may end meanwhile, and a sandbox may forbid it.
         with suppress(OSError):
             for thread in _THREADS.iterdir():
                 with suppress(OSError):
-                    _ask(thread)
+                    named = (thread / "comm").read_bytes().strip() == _NAME
+                    if named and _granted(int(thread.name)):
+                        found.append(int(thread.name))
+        return tuple(found)
 
-    def _ask(thread: Path) -> None:
-        number = int(thread.name)
-        named = (thread / "comm").read_text().strip() == _NAME
-        if named and os.sched_getscheduler(number) == os.SCHED_OTHER:
-            os.sched_setscheduler(number, os.SCHED_BATCH, os.sched_param(0))
+    def _granted(loop: int) -> bool:
+        with kept_back((loop,)):
+            return os.sched_getscheduler(loop) == os.SCHED_BATCH
+
+    @contextmanager
+    def kept_back(loops: Loops) -> Iterator[None]:
+        """While it lasts, they take no core from a thread that runs.
+
+        It takes no privilege. A policy that somebody else has chosen stays.
+        """
+        asked = []
+        try:
+            for loop in loops:
+                with suppress(OSError):
+                    if os.sched_getscheduler(loop) == os.SCHED_OTHER:
+                        os.sched_setscheduler(loop, os.SCHED_BATCH, os.sched_param(0))
+                        asked.append(loop)
+            yield
+        finally:
+            for loop in asked:
+                with suppress(OSError):
+                    os.sched_setscheduler(loop, os.SCHED_OTHER, os.sched_param(0))
 
 else:
 
-    def ask() -> None:
+    def loops() -> Loops:
         """Only Linux has such a policy."""
+        return ()
+
+    @contextmanager
+    def kept_back(loops: Loops) -> Iterator[None]:
+        """Nothing can be done."""
+        assert not loops
+        yield

@@ -76,13 +76,12 @@ class TorchGroup:
         self._size = self._process_group.size()
         self._deadline = 0.0
         self._failure: str | None = None
+        self._loops = () if self._native else courtesy.loops()
         # Receives that are under way.
         self._expected = Expected[tuple[Tensor, dist.Work]]()
         if self._native:
             # NCCL must see all ranks once before some of them exchange messages.
             self.all_reduce_((torch.zeros(1, device=self._wire), Op.SUM))
-        else:
-            courtesy.ask()
 
     @classmethod
     def own(
@@ -294,12 +293,14 @@ class TorchGroup:
     def _receive(self, incoming: Mail) -> list[dist.Work]:
         """Start to receive, over Gloo."""
         group = self._process_group
-        return [group.recv([tensor], src, _TAG) for src, tensor in _full(incoming)]
+        with courtesy.kept_back(self._loops):
+            return [group.recv([tensor], src, _TAG) for src, tensor in _full(incoming)]
 
     def _send(self, outgoing: Mail, under_way: Sequence[dist.Work]) -> None:
         """Send, over Gloo, and wait for that and for what is under way."""
         group = self._process_group
-        sent = [group.send([tensor], dst, _TAG) for dst, tensor in _full(outgoing)]
+        with courtesy.kept_back(self._loops):
+            sent = [group.send([tensor], dst, _TAG) for dst, tensor in _full(outgoing)]
         self._wait([*under_way, *sent])
 
     def _batched(self, sent: Mail, received: Mail) -> list[dist.Work]:

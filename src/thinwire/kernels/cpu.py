@@ -169,6 +169,8 @@ def take_each(
     rounding: torch.dtype,
 ) -> list[Sparse]:
     wanted = list(zip(counts, numbers, strict=True))
+    if len(set(numbers)) < len(wanted):
+        raise ValueError(f"a block is taken from once: {list(numbers)}")
     taken: dict[int, Sparse] = {}
 
     def take(k: int, number: int) -> None:
@@ -196,9 +198,12 @@ def _take(
         if taken:
             return taken
     indices, values = _select(place, k, marker, number)
-    told = values if rounding == torch.float32 else to_bfloat16(values).float()
+    told = values.numpy()
+    if rounding == torch.bfloat16:  # in this thread: torch would ask others to help
+        bits = to_bfloat16(values).view(torch.uint16).numpy()
+        told = (bits.astype(np.uint32) << 16).view(np.float32)
     # What was just read is cached, and need not be read again.
-    cpu_lists.leave_at(*place, indices.numpy(), values.numpy(), told.numpy())
+    cpu_lists.leave_at(*place, indices.numpy(), values.numpy(), told)
     return indices, values
 
 

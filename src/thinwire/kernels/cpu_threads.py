@@ -4,21 +4,19 @@ A round trip through the pool was measured as 66 us on an Ice Lake server. Who i
 takes the next part: a thread may take milliseconds to wake.
 
 Numba's own parallel loops abort the process when two Python threads enter them at once,
-which simulated ranks do. These threads only ever run kernels without the GIL and never
-wait for each other, so any number of callers may share them.
+which simulated ranks do. These threads never wait for each other, so any number of
+callers may share them.
 """
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import cache, partial
 from itertools import pairwise
 
 import torch
 
 SHARE = 2_000_000
-
-_pools: dict[int, ThreadPoolExecutor] = {}
 
 
 def share_out(
@@ -49,8 +47,10 @@ def make(calls: Sequence[Callable[[], object]], threads: int) -> None:
         for call in waiting:
             call()
 
-    others = [_pool(threads).submit(work) for _ in range(threads - 1)]
+    others: list[Future[None]] = []
     try:
+        helpers = range(min(threads, len(calls)) - 1)
+        others.extend(_pool().submit(work) for _ in helpers)
         work()
     finally:
         # Those that have not begun have nothing left to do.
@@ -60,13 +60,10 @@ def make(calls: Sequence[Callable[[], object]], threads: int) -> None:
         other.result()
 
 
-def _pool(threads: int) -> ThreadPoolExecutor:
-    pool = _pools.get(threads)
-    if pool is None:
-        # Two callers at once make two; one is kept, the other has no threads yet.
-        pool = _pools.setdefault(threads, ThreadPoolExecutor(threads - 1, "thinwire"))
-    return pool
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), "thinwire")  # begun when they are needed
 
 
-# A child has the pools of its parent, but not their threads.
-os.register_at_fork(after_in_child=_pools.clear)
+# A child has the pool of its parent, but not its threads.
+os.register_at_fork(after_in_child=_pool.cache_clear)

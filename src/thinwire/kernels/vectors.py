@@ -134,7 +134,6 @@ def take_each(
             return run.take_each(  # type: ignore[no-any-return]
                 x, counts, marker=marker, numbers=chosen, rounding=rounding
             )
-        # One after the other: what was read of a block is cached when it is changed.
         return [
             run.take(x, k, marker=marker, number=b, rounding=rounding)
             for k, b in zip(counts, chosen, strict=True)

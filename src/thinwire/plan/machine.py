@@ -23,7 +23,7 @@ from thinwire.version import __version__
 Tell = Callable[[str], None]
 """Is told what is being measured."""
 
-_VERSION = 9
+_VERSION = 10
 
 
 @dataclass(frozen=True, slots=True)
