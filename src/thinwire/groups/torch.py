@@ -32,7 +32,7 @@ from torch.distributed.distributed_c10d import (
 
 from thinwire import kernels
 from thinwire.errors import ConfigError, GroupError
-from thinwire.groups import contract, courtesy
+from thinwire.groups import contract
 from thinwire.groups.expected import Expected
 from thinwire.groups.group import Op
 from thinwire.groups.inquest import Failure, Inquest, verdict
@@ -76,7 +76,6 @@ class TorchGroup:
         self._size = self._process_group.size()
         self._deadline = 0.0
         self._failure: str | None = None
-        self._loops = () if self._native else courtesy.loops()
         # Receives that are under way.
         self._expected = Expected[tuple[Tensor, dist.Work]]()
         if self._native:
@@ -293,14 +292,12 @@ class TorchGroup:
     def _receive(self, incoming: Mail) -> list[dist.Work]:
         """Start to receive, over Gloo."""
         group = self._process_group
-        with courtesy.kept_back(self._loops):
-            return [group.recv([tensor], src, _TAG) for src, tensor in _full(incoming)]
+        return [group.recv([tensor], src, _TAG) for src, tensor in _full(incoming)]
 
     def _send(self, outgoing: Mail, under_way: Sequence[dist.Work]) -> None:
         """Send, over Gloo, and wait for that and for what is under way."""
         group = self._process_group
-        with courtesy.kept_back(self._loops):
-            sent = [group.send([tensor], dst, _TAG) for dst, tensor in _full(outgoing)]
+        sent = [group.send([tensor], dst, _TAG) for dst, tensor in _full(outgoing)]
         self._wait([*under_way, *sent])
 
     def _batched(self, sent: Mail, received: Mail) -> list[dist.Work]:
