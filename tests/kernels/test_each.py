@@ -27,8 +27,8 @@ def test_take_each(backend, cut, rounding):
         grad = vector(name, 1000)
         y += grad
         backend.accumulate_(x, grad, offset=0, scale=1.0, marker=marker)
-        given = {"marker": marker, "rounding": rounding}
-        taken = [backend.take(x, k, number=b, **given) for b, k in enumerate(counts)]
+        given = {"marker": marker, "numbers": range(len(blocks)), "rounding": rounding}
+        taken = backend.take_each(x, counts, **given)
         for block, k, found in zip(blocks, counts, taken, strict=True):
             wanted = reference.select(y, k, block=block, marker=None, number=0)
             assert_same(found, wanted)

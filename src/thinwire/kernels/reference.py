@@ -120,14 +120,22 @@ def select(
     return _index_dtype(indices, block.length), values[indices]
 
 
-def take(
-    x: Tensor, k: int, *, marker: Marker, number: int, rounding: torch.dtype
-) -> Sparse:
-    block = marker.blocks[number]
-    indices, values = select(x, k, block=block, marker=marker, number=number)
-    told = values if rounding == torch.float32 else to_bfloat16(values).float()
-    subtract_at_(x, indices, told, block=block)
-    return indices, values
+def take_each(
+    x: Tensor,
+    counts: Sequence[int],
+    *,
+    marker: Marker,
+    numbers: Sequence[int],
+    rounding: torch.dtype,
+) -> list[Sparse]:
+    taken = []
+    for k, number in zip(counts, numbers, strict=True):
+        block = marker.blocks[number]
+        indices, values = select(x, k, block=block, marker=marker, number=number)
+        told = values if rounding == torch.float32 else to_bfloat16(values).float()
+        subtract_at_(x, indices, told, block=block)
+        taken.append((indices, values))
+    return taken
 
 
 def reclaim_(x: Tensor, marker: Marker) -> None:

@@ -128,16 +128,10 @@ def take_each(
     if rounding not in (torch.float32, torch.bfloat16):
         raise ValueError(f"values are rounded to float32 or bfloat16, not {rounding}")
     chosen = range(len(marker.blocks)) if numbers is None else numbers
-    run = backend(x)
     with entered("take_each"):
-        if hasattr(run, "take_each"):
-            return run.take_each(  # type: ignore[no-any-return]
-                x, counts, marker=marker, numbers=chosen, rounding=rounding
-            )
-        return [
-            run.take(x, k, marker=marker, number=b, rounding=rounding)
-            for k, b in zip(counts, chosen, strict=True)
-        ]
+        return backend(x).take_each(  # type: ignore[no-any-return]
+            x, counts, marker=marker, numbers=chosen, rounding=rounding
+        )
 
 
 def reclaim_(x: Tensor, marker: Marker) -> None:
