@@ -32,7 +32,7 @@ from torch.distributed.distributed_c10d import (
 
 from thinwire import kernels
 from thinwire.errors import ConfigError, GroupError
-from thinwire.groups import contract
+from thinwire.groups import contract, courtesy
 from thinwire.groups.expected import Expected
 from thinwire.groups.group import Op
 from thinwire.groups.inquest import Failure, Inquest, verdict
@@ -76,6 +76,7 @@ class TorchGroup:
         self._size = self._process_group.size()
         self._deadline = 0.0
         self._failure: str | None = None
+        self._loops = () if self._native else courtesy.loops()
         # Receives that are under way.
         self._expected = Expected[tuple[Tensor, dist.Work]]()
         if self._native:
@@ -242,12 +243,14 @@ class TorchGroup:
             incoming = list(zip(sources, map(self._room, lengths), strict=True))
             self._transfer(outgoing, incoming)
             return incoming
-        incoming, under_way = [], []
-        for src, nbytes in zip(sources, lengths, strict=True):
-            room, works = self._next(src, nbytes)
-            incoming.append((src, room))
-            under_way += works
-        self._send(outgoing, under_way)
+        incoming, works = [], []
+        with courtesy.kept_back(self._loops):
+            for src, nbytes in zip(sources, lengths, strict=True):
+                room, under_way = self._next(src, nbytes)
+                incoming.append((src, room))
+                works += under_way
+            works += self._start_sending(outgoing)
+        self._wait(works)
         return incoming
 
     def _next(self, src: int, nbytes: int) -> tuple[Tensor, list[dist.Work]]:
@@ -257,7 +260,7 @@ class TorchGroup:
             room, work = expected
             return room, [work]
         room = self._room(nbytes)
-        return room, self._receive([(src, room)])
+        return room, self._start_receiving([(src, room)])
 
     def _room(self, nbytes: int) -> Tensor:
         # Pinned, where it goes on to a device: a copy that nobody waits for.
@@ -291,14 +294,22 @@ class TorchGroup:
 
     def _receive(self, incoming: Mail) -> list[dist.Work]:
         """Start to receive, over Gloo."""
-        group = self._process_group
-        return [group.recv([tensor], src, _TAG) for src, tensor in _full(incoming)]
+        with courtesy.kept_back(self._loops):
+            return self._start_receiving(incoming)
 
     def _send(self, outgoing: Mail, under_way: Sequence[dist.Work]) -> None:
         """Send, over Gloo, and wait for that and for what is under way."""
-        group = self._process_group
-        sent = [group.send([tensor], dst, _TAG) for dst, tensor in _full(outgoing)]
+        with courtesy.kept_back(self._loops):
+            sent = self._start_sending(outgoing)
         self._wait([*under_way, *sent])
+
+    def _start_receiving(self, incoming: Mail) -> list[dist.Work]:
+        group = self._process_group
+        return [group.recv([tensor], src, _TAG) for src, tensor in _full(incoming)]
+
+    def _start_sending(self, outgoing: Mail) -> list[dist.Work]:
+        group = self._process_group
+        return [group.send([tensor], dst, _TAG) for dst, tensor in _full(outgoing)]
 
     def _batched(self, sent: Mail, received: Mail) -> list[dist.Work]:
         """As one launch, which NCCL needs in order to do all at once."""

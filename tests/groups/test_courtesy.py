@@ -1,0 +1,144 @@
+"""Gloo's threads are kept back while messages are handed over, and only then."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from thinwire.groups import Op, courtesy
+from workers import pool
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux has such a policy"
+)
+
+
+def _policies(loops):
+    return {os.sched_getscheduler(loop) for loop in loops}
+
+
+def _meanwhile(group):
+    """Policies of Gloo's threads before, while, and after; and of this one."""
+    loops = group._loops
+    assert loops
+    assert set(loops) <= set(courtesy.loops())
+    before = _policies(loops)
+    with courtesy.kept_back(loops):
+        meanwhile = _policies(loops), os.sched_getscheduler(0)
+    return before, *meanwhile, _policies(loops)
+
+
+@pytest.mark.processes
+def test_gloo_s_threads_are_kept_back_for_a_while():
+    ordinary, batch = {os.SCHED_OTHER}, {os.SCHED_BATCH}
+    expected = (ordinary, batch, os.SCHED_OTHER, ordinary)
+    assert pool(2).run(_meanwhile) == [expected] * 2
+
+
+def _seen(group):
+    """Policies of Gloo's threads at whatever is sent, received and waited for."""
+    seen, inner, wait = [], group._process_group, group._wait
+
+    def look(name):
+        seen.append((name, _policies(group._loops)))
+
+    class Watched:
+        def __getattr__(self, name):
+            if name in ("send", "recv"):
+                look("hand over")
+            return getattr(inner, name)
+
+    def watched(works):
+        if works:
+            look("wait")
+        wait(works)
+
+    group._process_group, group._wait = Watched(), watched
+    try:
+        peer = 1 - group.rank
+        body = torch.zeros(3, dtype=torch.uint8)
+        group.expect([(peer, 3)])
+        for _ in range(2):
+            group.exchange(body, dst=peer, src=peer, nbytes=3)
+        group.all_reduce_((torch.zeros(1), Op.MAX))
+    finally:
+        group._process_group = inner
+        del group._wait
+    return seen
+
+
+@pytest.mark.processes
+def test_whenever_messages_are_handed_over_and_only_then():
+    over, wait = ("hand over", {os.SCHED_BATCH}), ("wait", {os.SCHED_OTHER})
+    for seen in pool(2).run(_seen):
+        # Expected, then sent; received and sent; a maximum is received and sent.
+        assert seen == 3 * [over, over, wait]
+
+
+@pytest.fixture
+def faked(monkeypatch, tmp_path):
+    """Threads of our own making: their policies, and a folder to put them in."""
+    policies = {}
+
+    def choose(number, policy, _):
+        if policies[number] is None:
+            raise PermissionError
+        policies[number] = policy
+
+    def add(number, name, policy):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "comm").write_bytes(name)
+        policies[number] = policy
+
+    monkeypatch.setattr(courtesy, "_THREADS", tmp_path)
+    monkeypatch.setattr(
+        os, "sched_getscheduler", lambda number: policies[number] or os.SCHED_OTHER
+    )
+    monkeypatch.setattr(os, "sched_setscheduler", choose)
+    return policies, add
+
+
+def test_only_gloo_s_threads_and_only_where_it_is_allowed(faked):
+    policies, add = faked
+    add(5, b"gloo_tcp_loop\n", os.SCHED_OTHER)
+    add(6, b"gloo_tcp_loop\n", None)  # forbidden
+    add(7, b"python\n", os.SCHED_OTHER)
+    add(8, b"\xc3\n", os.SCHED_OTHER)
+    assert sorted(courtesy.loops()) == [5, 6]
+    with courtesy.kept_back((5, 6)):
+        assert policies == {5: os.SCHED_BATCH, 6: None, 7: 0, 8: 0}
+    assert policies == {5: os.SCHED_OTHER, 6: None, 7: 0, 8: 0}
+
+
+def test_a_policy_that_was_chosen_stays(faked):
+    policies, add = faked
+    add(5, b"gloo_tcp_loop\n", os.SCHED_OTHER)
+    add(6, b"gloo_tcp_loop\n", os.SCHED_IDLE)
+    with courtesy.kept_back((5, 6)):
+        assert policies == {5: os.SCHED_BATCH, 6: os.SCHED_IDLE}
+    assert policies == {5: os.SCHED_OTHER, 6: os.SCHED_IDLE}
+
+
+def test_a_policy_that_is_chosen_meanwhile_stays(faked):
+    policies, add = faked
+    add(5, b"gloo_tcp_loop\n", os.SCHED_OTHER)
+    with courtesy.kept_back((5,)):
+        policies[5] = os.SCHED_IDLE
+    assert policies == {5: os.SCHED_IDLE}
+
+
+def test_threads_are_let_go_when_sending_fails(faked):
+    policies, add = faked
+    add(5, b"gloo_tcp_loop\n", os.SCHED_OTHER)
+    with pytest.raises(RuntimeError), courtesy.kept_back((5,)):
+        raise RuntimeError
+    assert policies == {5: os.SCHED_OTHER}
+
+
+def test_threads_that_have_ended_and_a_system_without_them(monkeypatch):
+    with courtesy.kept_back((2**22 + 1,)):
+        pass
+    monkeypatch.setattr(courtesy, "_THREADS", Path("nowhere"))
+    assert courtesy.loops() == ()
