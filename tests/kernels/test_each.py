@@ -46,6 +46,8 @@ def test_some_blocks_or_all():
     assert_same(some[1], every[1])
     with pytest.raises(ValueError, match=r"not torch\.float16"):
         kernels.take_each(x, [2] * 4, marker=marker, rounding=torch.float16)
+    with pytest.raises(ValueError, match=r"\[0, 1, 0\]: name each of them once"):
+        kernels.take_each(x, [2] * 3, marker=marker, numbers=[0, 1, 0])
     taken = kernels.take_each(x, [2] * 4, marker=marker)
     for found, wanted in zip(taken, every, strict=True):
         assert_same(found, wanted)

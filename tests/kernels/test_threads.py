@@ -109,8 +109,13 @@ def test_who_takes_a_thread_long_to_wake_does_without():
 @pytest.mark.usefixtures("small_shares")
 @pytest.mark.parametrize("rounding", [torch.float32, torch.bfloat16])
 def test_threads_take_alike(monkeypatch, rounding):
-    monkeypatch.setattr(cpu, "SHARE", 1000)
-    size, results = 20_011, []
+    size, results, helped = 20_011, [], []
+
+    def make(calls, threads):
+        helped.append(threads)
+        cpu_threads.make(calls, threads)
+
+    monkeypatch.setattr(cpu, "make", make)
     for threads in (1, 3):
         torch.set_num_threads(threads)
         marker = Marker(kernels.interleaved_blocks(size, 5, 64), lending=True)
@@ -126,6 +131,7 @@ def test_threads_take_alike(monkeypatch, rounding):
             )
         kernels.reclaim_(x, marker)
         results.append([x, *(part for sparse in taken for part in sparse)])
+    assert set(helped) == {1, 3}
     for one, other in zip(*results, strict=True):
         assert same_bits(one, other)
 

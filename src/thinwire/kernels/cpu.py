@@ -57,7 +57,7 @@ from thinwire.kernels.cpu_sketch import (  # noqa: F401
     shuffled,
     sketch_energy,
 )
-from thinwire.kernels.cpu_threads import SHARE, make, share_out
+from thinwire.kernels.cpu_threads import make, share_out, threads_for
 from thinwire.kernels.cpu_varint import decode_varint, encode_varint  # noqa: F401
 from thinwire.kernels.marker import SLACK, Marker, dealt
 from thinwire.kernels.trees import added_up
@@ -169,20 +169,18 @@ def take_each(
     rounding: torch.dtype,
 ) -> list[Sparse]:
     wanted = list(zip(counts, numbers, strict=True))
-    if len(set(numbers)) < len(wanted):
-        raise ValueError(f"a block is taken from once: {list(numbers)}")
+    # Before threads share the marker: each would make its own.
+    loans = _loans(marker) if marker.lending else None
     taken: dict[int, Sparse] = {}
 
     def take(k: int, number: int) -> None:
         taken[number] = _take(x, k, marker, number, rounding)
 
     size = sum(marker.blocks[number].length for number in numbers)
-    threads = min(torch.get_num_threads(), size // SHARE, len(wanted))
-    make([partial(take, *each) for each in wanted], max(threads, 1))
-    if marker.lending:
+    make([partial(take, *each) for each in wanted], threads_for(size))
+    if loans is not None:
         for k, number in wanted:
-            length = marker.blocks[number].length
-            _loans(marker).ask(number, k, length, rounding)
+            loans.ask(number, k, marker.blocks[number].length, rounding)
     return [taken[number] for number in numbers]
 
 
@@ -286,7 +284,8 @@ def _float_of(bits: int) -> float:
 
 
 def _next_slack(slack: float, *, missed: bool) -> float:
-    return min(2 * slack, 3.0) if missed else max(0.95 * slack, SLACK)
+    """Down slowly: a miss is a second look at a block, a tight hint saves less."""
+    return min(2 * slack, 3.0) if missed else max(0.99 * slack, SLACK)
 
 
 def merge_add(

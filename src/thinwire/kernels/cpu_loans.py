@@ -23,8 +23,9 @@ from thinwire.kernels.cpu_search import Found, Place, goal_of, next_threshold
 from thinwire.kernels.cpu_threads import share_out
 from thinwire.kernels.marker import Marker
 
-# Lists have room for this many times what they are expected to hold, and a few more.
-_ROOM = 1.5
+# Lists have room for this many times what they are expected to hold, and a few more:
+# for twice as many as are selected, where hints are as close as they get.
+_ROOM = 1.75
 _MORE = 4096
 _WORD = 64
 # Of a block that is denser than one in so many, lists would be as long as the block.

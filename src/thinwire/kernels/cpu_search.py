@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thinwire.kernels import cpu_dense, cpu_select
-from thinwire.kernels.marker import SLACK
 
-# The smallest magnitude above zero, and half an octave, as differences of bits.
+# The smallest magnitude above zero, and how far below the k-th one a threshold may lie
+# for each unit of slack (half an octave for 0.3), as differences of bits.
 _LEAST = 1
-_HALF_OCTAVE = 1 << 22
+_REACH = (1 << 22) / 0.3
 # Blocks up to this length are not worth a sample: all their elements are looked at.
 _SMALL = 4096
 _NEIGHBOURS = 16
@@ -61,7 +61,7 @@ def search(
             threshold = max(threshold, _LEAST)
             cpu_dense.mark(*place, words, threshold)
         given = (*place[:-1], words, threshold, goal, cpu_select.room_for_counts())
-        room = _room(goal, indices.dtype)
+        room = _room(goal + goal // 4, indices.dtype)  # a sample aims less closely
         while True:
             marked, count, kth, reached = cpu_select.choose(
                 *given, *room, indices, values
@@ -105,7 +105,7 @@ def next_threshold(
         # Elements lie about as densely below the threshold as above it.
         per_element = (kth - threshold) / max(reaching - k, 1)
         reached = int(kth - per_element * (goal - k))
-    lowest = kth - int(_HALF_OCTAVE * slack / SLACK)
+    lowest = kth - int(_REACH * slack)
     return max(min(reached, kth), lowest, _LEAST)
 
 

@@ -30,13 +30,18 @@ def share_out(
 
     Parts meet at `boundary(p)`, the last place up to `p` where they may.
     """
-    threads = min(torch.get_num_threads(), (high - low) // SHARE)
+    threads = threads_for(high - low)
     if threads < 2:
         run(low, high)
         return
     ideal = (low + (high - low) * i // threads for i in range(1, threads))
     cuts = [low, *(max(boundary(cut), low) for cut in ideal), high]
     make([partial(run, *part) for part in pairwise(cuts) if part[0] < part[1]], threads)
+
+
+def threads_for(size: int) -> int:
+    """How many threads a pass over so many elements is worth; below 2, the caller's."""
+    return min(torch.get_num_threads(), size // SHARE)
 
 
 def make(calls: Sequence[Callable[[], object]], threads: int) -> None:

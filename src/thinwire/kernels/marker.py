@@ -8,8 +8,9 @@ from torch import Tensor
 
 from thinwire.kernels.blocks import Block, interleaved_blocks
 
-# A hint is put where this much more than what is selected will reach it.
-SLACK = 0.3
+# A hint is put where at least this much more than what is selected will reach it: as
+# much as needed, where too few were marked lately.
+SLACK = 0.12
 
 
 @dataclass(slots=True)

@@ -118,7 +118,8 @@ def take_each(
 ) -> list[Sparse]:
     """`select_each`, and what is selected is subtracted, rounded to a dtype.
 
-    Only what rounding takes off stays: nothing with float32; bfloat16 is the other one.
+    Blocks may be taken from at once, so each is named once at most. Only what rounding
+    takes off stays: nothing with float32; bfloat16 is the other one.
 
     >>> x, marker = torch.tensor([1.0, 2.0 + 2**-9]), Marker((Block.whole(2),))
     >>> taken = take_each(x, [1], marker=marker, rounding=torch.bfloat16)
@@ -128,6 +129,8 @@ def take_each(
     if rounding not in (torch.float32, torch.bfloat16):
         raise ValueError(f"values are rounded to float32 or bfloat16, not {rounding}")
     chosen = range(len(marker.blocks)) if numbers is None else numbers
+    if len(set(chosen)) < len(chosen):
+        raise ValueError(f"blocks {list(chosen)}: name each of them once")
     with entered("take_each"):
         return backend(x).take_each(  # type: ignore[no-any-return]
             x, counts, marker=marker, numbers=chosen, rounding=rounding
