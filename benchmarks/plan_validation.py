@@ -3,17 +3,18 @@
     sudo .venv/bin/python benchmarks/plan_validation.py
 
 Eight methods on 2, 4 and 8 hosts, at 100 Mbit/s and 1 Gbit/s, two sizes, density 1 %:
-one whole reduction of fresh gradients, from a barrier until the slowest rank has its
-mean; the median of as many as fit into some seconds. The forecast knows that all ranks
+one whole reduction of fresh gradients, from a common start until the slowest rank has
+its mean; the median of as many as fit into some seconds, methods in turns: a slow
+moment of the machine is then a moment of each. The forecast knows that all ranks
 share this machine's cores, what `thinwire plan` measures of a machine, anew before the
 first cell, and what `thinwire bench net` measures of a network: how long rounds take,
 by their bytes, while all ranks take part. That is measured in the lab before its cells.
 With `--nominal` the forecast knows the rate and the burst of the links instead, as if
 they had been given by name.
 
-Every cell is a line of a file as soon as it is measured, and a run that was interrupted
-goes on with the next one; `--anew` starts over. Verified: in every cell's last step all
-ranks have the same mean, bit for bit.
+Every cell is a line of a file once all of its size are measured, and a run that was
+interrupted goes on with the others; `--anew` starts over. Verified: in every cell's
+last step all ranks have the same mean, bit for bit.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from torch import Tensor
 
 from thinwire.bench.machine import machine as named_machine
 from thinwire.cost import Link, Rounds
-from thinwire.groups import pace
+from thinwire.groups import Op, pace
 from thinwire.groups.torch import TorchGroup
 from thinwire.lab import Lab
 from thinwire.lab.shaping import rate_name, shapes
@@ -64,7 +65,7 @@ DENSITY = 0.01
 FILE = Path(tempfile.gettempdir()) / "thinwire-plan-validation.jsonl"
 
 SECONDS = 2.5  # for the timed steps of a cell
-FEWEST, MOST = 1, 15
+FEWEST, MOST = 1, 45
 WARM = 4  # until selection has its hints
 SLOW = 1.5  # seconds of a step that is not repeated for practice
 SHIFT = 4099
@@ -123,11 +124,13 @@ def work(rate: str, todo: list[tuple[str, int]]) -> None:
         reduction(method, 1000, group)(torch.ones(1000))
     for size in dict.fromkeys(size for _, size in todo):
         gradients = Gradients(size, group.rank)
-        for method in (method for method, wanted in todo if wanted == size):
-            reduce_ = reduction(method, size, group)
-            wall, least, cpu, steps = timed(reduce_, gradients)
+        methods = [method for method, wanted in todo if wanted == size]
+        lanes = [Lane(method, gradients, group) for method in methods]
+        in_turns(lanes)
+        for lane in lanes:
+            check_alike(lane.grad)
             if group.rank == 0:
-                cell = Cell(method, group.size, rate, size, wall, least, cpu, steps)
+                cell = Cell(lane.method, group.size, rate, size, *lane.found())
                 print(json.dumps(asdict(cell)), flush=True)
     dist.barrier()
     dist.destroy_process_group()
@@ -146,32 +149,44 @@ def reduction(method: str, size: int, group: TorchGroup) -> Callable[[Tensor], o
     return lambda grad: choice.reducer.reduce_([grad], group, state)
 
 
-def timed(
-    reduce_: Callable[[Tensor], object], gradients: Gradients
-) -> tuple[float, float, float, int]:
-    """Median and least seconds of a step, its processor seconds, and how many."""
-    grad, step = torch.empty(gradients.size), 0
+class Lane:
+    """One method's cell: some steps for practice, then steps in its turns."""
 
-    def one() -> tuple[float, float]:
-        nonlocal step
-        gradients.fill_(grad, step)
-        step += 1
-        dist.barrier()
+    def __init__(self, method: str, gradients: Gradients, group: TorchGroup) -> None:
+        self.method, self._gradients, self._group = method, gradients, group
+        self._reduce = reduction(method, gradients.size, group)
+        self.grad = torch.empty(gradients.size)
+        self._walls: list[float] = []
+        self._cpus: list[float] = []
+        while len(self._walls) < WARM and (not self._walls or self._walls[0] < SLOW):
+            self.step()
+        fitting = int(SECONDS / min(self._walls))
+        count = max(FEWEST, min(MOST, fitting))
+        self.turns = {i * MOST // count for i in range(count)}  # spread over all
+        self._practised = len(self._walls)
+
+    def step(self) -> None:
+        self._gradients.fill_(self.grad, len(self._walls))
+        self._group.all_reduce_((torch.zeros(1), Op.MAX))  # all start together
         cpu, start = process_time(), perf_counter()
-        reduce_(grad)
+        self._reduce(self.grad)
         taken = torch.tensor([perf_counter() - start], dtype=torch.float64)
         spent = torch.tensor([process_time() - cpu], dtype=torch.float64)
-        dist.all_reduce(taken, op=dist.ReduceOp.MAX)
-        dist.all_reduce(spent)
-        return taken.item(), spent.item() / dist.get_world_size()
+        self._group.all_reduce_((taken, Op.MAX), (spent, Op.SUM))
+        self._walls.append(taken.item())
+        self._cpus.append(spent.item() / self._group.size)
 
-    fastest = one()[0]
-    while step < WARM and fastest < SLOW:
-        fastest = min(fastest, one()[0])
-    steps = max(FEWEST, min(MOST, int(SECONDS / fastest)))
-    walls, cpus = zip(*(one() for _ in range(steps)), strict=True)
-    check_alike(grad)
-    return median(walls), min(walls), median(cpus), steps
+    def found(self) -> tuple[float, float, float, int]:
+        """Median and least seconds of a step, its processor seconds, and how many."""
+        walls, cpus = self._walls[self._practised :], self._cpus[self._practised :]
+        return median(walls), min(walls), median(cpus), len(walls)
+
+
+def in_turns(lanes: list[Lane]) -> None:
+    for turn in range(MOST):
+        for lane in lanes:
+            if turn in lane.turns:
+                lane.step()
 
 
 def check_alike(grad: Tensor) -> None:

@@ -11,7 +11,7 @@ import torch
 from speeds import ROUNDS
 from thinwire.catalog import codec
 from thinwire.errors import GroupError
-from thinwire.groups import simulate
+from thinwire.groups import pace, simulate
 from thinwire.plan import calibrate, machine, neighbours, processes
 from thinwire.plan.calibrate import Metered
 from thinwire.plan.choice import Choice
@@ -37,16 +37,46 @@ def test_a_fit_finds_the_line_and_never_a_negative_factor():
 @pytest.mark.parametrize("method", ["dense", "bf16", "gtopk:variant=tree", "spardl"])
 def test_reductions_are_measured_at_every_point(method, monkeypatch):
     points = ((3000, 2, 0.01), (6000, 2, 0.1), (1000, 4, 0.05), (2000, 4, 0.01))
-    seen = []
-    measure = calibrate._sample
+    seen, told = [], []
+    sample = calibrate._sample
     monkeypatch.setattr(
-        calibrate, "_sample", lambda *at: seen.append(measure(*at)) or seen[-1]
+        calibrate, "_sample", lambda *at: seen.append(sample(*at)) or seen[-1]
     )
-    speed = calibrate.measure(Choice.parse(method), points)
+    choice = Choice.parse(method)
+    speed = calibrate.measure({"it": choice}, points, tell=told.append)["it"]
+    assert told == ["it, 1 of 2", "it, 2 of 2"]
     assert len(seen) >= len(points)
     assert all(0 < sample.mean <= sample.busiest for sample in seen)
     assert min(*speed.mean, *speed.busiest) >= 0
     assert speed.seconds(seen[0].features, share=1.0) > 0
+
+
+def test_a_slow_moment_is_not_the_machine_s_speed(monkeypatch):
+    """It spoils one sweep over the methods, and none of them is in it twice."""
+    spent = iter([[40.0, 60.0], [40.0, 60.0], [1.0, 3.0], [1.0, 3.0]])
+    monkeypatch.setattr(calibrate, "_spent", lambda *_: next(spent))
+    monkeypatch.setattr(Speed, "of", lambda samples: samples)
+    choices = {method: Choice.parse(method) for method in ("topk", "gtopk")}
+    for (sample,) in calibrate.measure(choices, [(1000, 2, 0.01)]).values():
+        assert (sample.mean, sample.busiest) == (2.0, 3.0)
+
+
+def test_processes_measure_in_turns_and_what_is_short_more_often(monkeypatch):
+    seconds, order = {10: 0.005, 20: 0.3}, []
+
+    def slowest(_, call):
+        call()
+        return seconds[order[-1]]
+
+    monkeypatch.setattr(pace, "measure", lambda _: ROUNDS)
+    monkeypatch.setattr(pace, "slowest", slowest)
+    monkeypatch.setattr(
+        calibrate, "gradient", lambda size, *_: order.append(size) or torch.ones(size)
+    )
+    choices = [Choice.parse("dense")]
+    (found,) = simulate(1, lambda group: processes._walls(choices, [10, 20], group))
+    assert found == Walls(ROUNDS, [[0.005, 0.3]])
+    assert order == [10, 10, 20, 20, *9 * [10, 10, 10, 10, 20]]
 
 
 def test_what_the_group_does_is_not_counted():
@@ -118,7 +148,11 @@ def measurements(tmp_path, monkeypatch):
     )
     speed = Speed((1.0, 2.0, 0.0, 0.0, 0.0), (1.0, 2.0, 0.0, 0.0, 0.0))
     monkeypatch.setattr(
-        calibrate, "measure", lambda choice: done.append(choice.label) or speed
+        calibrate,
+        "measure",
+        lambda choices, tell: {
+            name: done.append(each.label) or speed for name, each in choices.items()
+        },
     )
     return done
 

@@ -6,7 +6,7 @@ share a machine, other processes keep its other cores busy meanwhile (`neighbour
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from statistics import mean
 from time import thread_time
@@ -22,6 +22,9 @@ from thinwire.plan.processor import Sample, Speed, features
 Point = tuple[int, int, float]
 """Elements, ranks and a density to measure at."""
 
+Trial = tuple[Choice, int, int]
+"""What is reduced, elements, and ranks."""
+
 # Large vectors on few ranks for what an element and an entry cost, others on more for
 # what a peer's entries do, small ones for what a list costs of any length.
 POINTS: tuple[Point, ...] = (
@@ -33,7 +36,8 @@ POINTS: tuple[Point, ...] = (
     (50_000, 16, 0.01),
     (20_000, 4, 0.01),
 )
-WARM, STEPS = 2, 4
+WARM, STEPS, FASTEST = 2, 3, 2
+SWEEPS = 2  # over all methods: a slow moment of the machine is a part of one
 MOST_RANKS = max(ranks for _, ranks, _ in POINTS)
 # Other ranks' and other steps' gradients are the same numbers, moved on by so many:
 # fresh ones take longer to draw than to reduce.
@@ -49,14 +53,44 @@ class Metered(Counted):
         return thread_time()
 
 
-def measure(choice: Choice, points: Sequence[Point] = POINTS) -> Speed:
-    """The speed of a method with its codec; its density is chosen here."""
+def measure(
+    choices: Mapping[str, Choice],
+    points: Sequence[Point] = POINTS,
+    *,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Speed]:
+    """The speeds of methods with their codecs, by the names they are given.
+
+    Their densities are chosen here. `tell` is told what is measured.
+    """
+
+    def spent(name: str, sweep: int) -> list[list[float]]:
+        tell(f"{name}, {sweep + 1} of {SWEEPS}")
+        return [_spent(*trial) for trial in _trials(choices[name], points)]
+
+    sweeps = [{name: spent(name, sweep) for name in choices} for sweep in range(SWEEPS)]
+    return {
+        name: Speed.of(
+            [
+                _sample(trial, found)
+                for trial, *found in zip(
+                    _trials(choice, points),
+                    *(sweep[name] for sweep in sweeps),
+                    strict=True,
+                )
+            ]
+        )
+        for name, choice in choices.items()
+    }
+
+
+def _trials(choice: Choice, points: Sequence[Point]) -> list[Trial]:
     measured = representative(choice)
     trials = [
         (measured.at_density(density), size, ranks) for size, ranks, density in points
     ]
     # What keeps everything would be measured twice at the densities of one size.
-    return Speed.of([_sample(*trial) for trial in dict.fromkeys(trials)])
+    return list(dict.fromkeys(trials))
 
 
 def representative(choice: Choice) -> Choice:
@@ -72,17 +106,19 @@ def keep_busy() -> Iterator[None]:
     choice = Choice.parse("topk", density)
     parent = os.getppid()
     while os.getppid() == parent:  # nobody is left busy by a parent that was killed
-        _sample(choice, size, ranks)
+        _spent(choice, size, ranks)
         yield
 
 
-def _sample(choice: Choice, size: int, ranks: int) -> Sample:
-    spent = simulate(ranks, lambda group: _rank(choice, size, group))
-    return Sample(
-        features(choice, size, ranks),
-        sum(spent) / ranks,
-        max(spent),
-    )
+def _spent(choice: Choice, size: int, ranks: int) -> list[float]:
+    """Processor seconds of each rank."""
+    return simulate(ranks, lambda group: _rank(choice, size, group))
+
+
+def _sample(trial: Trial, sweeps: Sequence[Sequence[float]]) -> Sample:
+    """What ranks spend if nobody disturbs them: others can only add to it."""
+    spent = [min(each) for each in zip(*sweeps, strict=True)]
+    return Sample(features(*trial), mean(spent), max(spent))
 
 
 def _rank(choice: Choice, size: int, group: Group) -> float:
@@ -97,8 +133,7 @@ def _rank(choice: Choice, size: int, group: Group) -> float:
         started = thread_time()
         reduce_(grad)
         times.append(thread_time() - started - metered.traffic.wait)
-    # What else runs on the machine can only add to them.
-    return mean(sorted(times[WARM:])[: STEPS // 2])
+    return mean(sorted(times[WARM:])[:FASTEST])
 
 
 def reduction(choice: Choice, size: int, group: Group) -> Callable[[Tensor], object]:
@@ -117,7 +152,7 @@ def reduction(choice: Choice, size: int, group: Group) -> Callable[[Tensor], obj
 
 def gradient(size: int, rank: int, step: int) -> Tensor:
     """One of Laplace's, with a scale of its own for each run of 64 k elements."""
-    start = (rank + MOST_RANKS * step) * _SHIFT
+    start = (rank + MOST_RANKS * (step % _MOST_STEPS)) * _SHIFT
     return _drawn()[start : start + size]
 
 

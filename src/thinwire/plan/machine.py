@@ -23,7 +23,7 @@ from thinwire.version import __version__
 Tell = Callable[[str], None]
 """Is told what is being measured."""
 
-_VERSION = 10
+_VERSION = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +133,10 @@ def _simulate(
     machine: Machine, choices: Iterable[Choice], others: int, tell: Tell
 ) -> None:
     wanted = {key(choice, others): choice for choice in choices}
-    missing = [name for name in wanted if name not in machine.speeds]
+    missing = {n: choice for n, choice in wanted.items() if n not in machine.speeds}
     if missing:
         with neighbours.busy(others):
-            for name in missing:
-                tell(name)
-                machine.speeds[name] = calibrate.measure(wanted[name])
+            machine.speeds.update(calibrate.measure(missing, tell=tell))
 
 
 def fingerprint() -> dict[str, Any]:
