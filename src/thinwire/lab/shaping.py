@@ -4,9 +4,10 @@ A token bucket lets a message smaller than its burst through at once, so the bur
 should be small. It must not be too small either: tokens that arrive while the bucket is
 full are lost, and a timer that fires late fills it. Two things were found by trying.
 The rate holds with far smaller buckets if packets are smaller still, but not as small
-as frames: what the kernel offloads, 64 kB at a time, is limited to two thirds of the
-burst. Then 0.17 ms of the rate and a frame are enough, except where all links together
-carry more than 1 Gbit/s per processor. docs/lab.md has the measurements.
+as frames, each of which costs processor time that the hosts share: what the kernel
+offloads, 64 kB at a time, is limited to two thirds of the burst, or to a pair of frames
+where that fits. Then 0.08 ms of the rate and 2.4 kB are enough, except where all links
+together carry more than 1 Gbit/s per processor. docs/lab.md has the measurements.
 """
 
 import os
@@ -17,11 +18,12 @@ from thinwire.cost import Link
 from thinwire.errors import ConfigError
 from thinwire.quantities import UNITS, parse_rate
 
-_TIMER_SECONDS = 0.17e-3
+_TIMER_SECONDS = 0.08e-3
 _CROWDED_TIMER_SECONDS = 0.25e-3  # for each Gbit/s of a processor's
 _LATEST_TIMER_SECONDS = 2e-3
 _CROWD = 10**9
-_FRAME_BYTES = 1514
+_LEAST_BURST = 2400
+_PAIR_BYTES = 2 * 1514 + 320  # two frames, and what TCP keeps free for headers
 _LARGEST_SEGMENTS = 65536  # the kernel's default
 
 # As deep as a small switch's: several senders to one host wait rather than drop.
@@ -34,7 +36,7 @@ class Shape:
     """One direction of a host's link: `rate` in bits per second, the rest in bytes.
 
     >>> Shape(10**9).burst, Shape(10**8).burst
-    (22764, 3639)
+    (12400, 3400)
     """
 
     rate: int
@@ -43,12 +45,13 @@ class Shape:
     @property
     def burst(self) -> int:
         """What a link that was idle lets through at once."""
-        return _FRAME_BYTES + round(self.timer * self.rate / 8)
+        return _LEAST_BURST + round(self.timer * self.rate / 8)
 
     @property
     def segments(self) -> int:
         """The largest packet that the kernel may pass on unsegmented."""
-        return min(_LARGEST_SEGMENTS, 2 * self.burst // 3)
+        pair = _PAIR_BYTES if self.burst >= _PAIR_BYTES else 0
+        return min(_LARGEST_SEGMENTS, max(pair, 2 * self.burst // 3))
 
     @property
     def queue(self) -> int:
@@ -69,9 +72,9 @@ def shapes(rates: Sequence[int], processors: int | None = None) -> list[Shape]:
     """The shape of every host's link, in a lab of these rates.
 
     >>> [shape.burst for shape in shapes([10**9] * 2, processors=2)]
-    [22764, 22764]
+    [12400, 12400]
     >>> shapes([10**9] * 8, processors=2)[0].burst
-    126514
+    127400
     """
     crowd = sum(rates) / _CROWD / (processors or os.cpu_count() or 1)
     timer = _TIMER_SECONDS if crowd <= 1 else _CROWDED_TIMER_SECONDS * crowd
