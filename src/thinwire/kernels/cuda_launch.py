@@ -64,7 +64,18 @@ def flat(tensor: Tensor) -> Tensor:
 
 @kernel
 def await_others(waiting: tl.constexpr) -> None:
-    """Read nothing of what the launch before writes until it is done."""
+    """Read nothing of what the launch before writes until it is done.
+
+    The launch after this one, if it waits as well, is set up meanwhile.
+    """
+    if waiting:
+        tl.extra.cuda.gdc_launch_dependents()
+    await_alone(waiting)
+
+
+@kernel
+def await_alone(waiting: tl.constexpr) -> None:
+    """The same for a long launch: programs that are set up beside it cost it more."""
     if waiting:
         tl.extra.cuda.gdc_wait()
 
