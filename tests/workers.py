@@ -249,6 +249,7 @@ def _live(
             break
         sys.path += [path for path in paths if path not in sys.path]
         if wanted != generation:
+            group = None  # while it is held, its threads do not end
             group = _join(store, rank, size, wanted, group_timeout)
             generation = wanted
         connection.send_bytes(_run(group, job))

@@ -67,8 +67,9 @@ def test_the_doctor_names_what_is_missing(capsys, monkeypatch):
     assert run(capsys, "doctor")[0] == 0
 
 
-def measured(share, sustained):
-    shape = Shape(10**9)
+def measured(share, sustained, burst):
+    shape = Shape(10**9, timer=(burst - 2400) * 8e-9)
+    assert shape.burst == burst
     nominal = {size: shape.link.transfer(size) for size in MESSAGES}
     timed = [Timed(size, time, share * time) for size, time in nominal.items()]
     alone = Timed(125_000_000, 1.0, 1.05)
@@ -76,17 +77,19 @@ def measured(share, sustained):
 
 
 @pytest.mark.parametrize(
-    ("share", "sustained", "code", "verdicts"),
+    ("share", "sustained", "burst", "code", "verdicts"),
     [
-        (1.0, 1.05, 0, ["unshaped: in the burst", "shaped", "holds the rate"]),
-        (0.5, 1.05, 1, ["UNSHAPED"]),
-        (1.0, 2.0, 1, ["50 % OF THE RATE, all 2"]),
+        (1.0, 1.05, 12_400, 0, ["100 %  shaped", "holds the rate"]),
+        (1.0, 1.05, 20_000, 0, ["unshaped: in the burst", "100 %  shaped"]),
+        (0.5, 1.05, 12_400, 1, ["UNSHAPED: 62 % burst", "UNSHAPED: 12.4 % burst"]),
+        (1.0, 2.0, 12_400, 1, ["50 % OF THE RATE, all 2"]),
     ],
 )
 def test_links_that_do_not_hold_are_said_to(
-    capsys, monkeypatch, share, sustained, code, verdicts
+    capsys, monkeypatch, share, sustained, burst, code, verdicts
 ):
-    monkeypatch.setattr(lab_verify, "verify", lambda *_: measured(share, sustained))
+    link = measured(share, sustained, burst)
+    monkeypatch.setattr(lab_verify, "verify", lambda *_: link)
     found, out, _ = run(capsys, "verify", "--rate", "1gbit")
     assert found == code
     assert all(verdict in out for verdict in verdicts)

@@ -37,6 +37,20 @@ def test_gloo_s_threads_are_kept_back_for_a_while():
     assert pool(2).run(_meanwhile) == [expected] * 2
 
 
+def _own(group):
+    """The threads that a group of its own has, and those that were there before."""
+    before = courtesy.loops()
+    return set(type(group).own(timeout=20.0)._loops), set(before)
+
+
+@pytest.mark.processes
+def test_a_group_of_its_own_leaves_the_threads_of_others_alone():
+    for own, before in pool(2).run(_own):
+        assert own
+        assert before
+        assert not own & before
+
+
 def _seen(group):
     """Policies of Gloo's threads at whatever is sent, received and waited for."""
     seen, inner, wait = [], group._process_group, group._wait

@@ -61,7 +61,8 @@ def _cells(timed: Timed) -> list[str]:
 def _verdict(measured: Measured, timed: Timed) -> str:
     if measured.within_burst(timed):
         return "unshaped: in the burst"
-    return "UNSHAPED" if timed in measured.unshaped else "shaped"
+    at_once = share(measured.shape.burst, timed.nbytes)
+    return f"UNSHAPED: {at_once} burst" if timed in measured.unshaped else "shaped"
 
 
 def _rate(timed: Timed) -> str:

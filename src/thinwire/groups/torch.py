@@ -104,13 +104,17 @@ class TorchGroup:
         partial = len(ranks) < dist.get_world_size()
         if partial:
             _check_names(cls(group, timeout=timeout, device=device))
+        others = courtesy.loops()
         made = dist.new_group(
             ranks,
             timeout=None if timeout is None else timedelta(seconds=timeout),
             backend=dist.get_backend(group),
             use_local_synchronization=partial,
         )
-        return cls(made, timeout=timeout, device=device)
+        new = cls(made, timeout=timeout, device=device)
+        # Other groups may end before this one, and their threads with them.
+        new._loops = tuple(set(new._loops) - set(others)) or new._loops
+        return new
 
     @property
     def rank(self) -> int:

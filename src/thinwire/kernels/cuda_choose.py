@@ -102,7 +102,7 @@ def count_coarse(
 
     Programs beyond the last batch put tiles in order.
     """
-    await_others(waiting)
+    await_others(waiting, admitting=True)
     row = rows + 3 * tl.program_id(1)
     q, k = tl.load(row).to(tl.int32), tl.load(row + 1).to(tl.int32)
     own = state + q * STATE
@@ -149,7 +149,7 @@ def count_fine(
 
     On the way candidates are copied to where ascending order has them.
     """
-    await_others(waiting)
+    await_others(waiting, admitting=True)
     q = tl.load(rows + 3 * tl.program_id(1)).to(tl.int32)
     own = state + q * STATE
     if tl.load(own + DENSE) == 0:
@@ -195,7 +195,7 @@ def count_given(
     waiting: tl.constexpr,
 ) -> None:
     """How many larger ones (high half) and equal ones each batch has."""
-    await_others(waiting)
+    await_others(waiting, admitting=True)
     q = tl.load(rows + 3 * tl.program_id(1)).to(tl.int32)
     own = state + q * STATE
     count = tl.load(own + COUNT)
@@ -232,7 +232,7 @@ def write(
     If `removing`, it leaves the vector (if `brain`, as a bfloat16); where candidates
     were `lent`, it has left, and the others come back.
     """
-    await_others(waiting)
+    await_others(waiting, admitting=True)
     row = rows + 3 * tl.program_id(1)
     q, out = tl.load(row).to(tl.int32), tl.load(row + 2)
     own = state + q * STATE

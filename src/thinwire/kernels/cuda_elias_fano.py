@@ -160,7 +160,7 @@ def _encode(
     ones: tl.constexpr,
     waiting: tl.constexpr,
 ) -> None:
-    await_others(waiting)
+    await_others(waiting, admitting=True)
     p = tl.program_id(0)
     write_section(
         indices,
@@ -208,7 +208,7 @@ def _count(
     waiting: tl.constexpr,
 ) -> None:
     """Ones before each group among those of its program, and of each program."""
-    await_others(waiting)
+    await_others(waiting, admitting=True)
     p = tl.program_id(0)
     start = p.to(tl.int64 if wide else tl.int32) * 0 + start
     g = p * GROUPS + tl.arange(0, GROUPS)
@@ -237,7 +237,7 @@ def _decode(
     wide: tl.constexpr,
     waiting: tl.constexpr,
 ) -> None:
-    await_others(waiting)
+    await_others(waiting, admitting=True)
     p = tl.program_id(0)
     start = p.to(tl.int64 if wide else tl.int32) * 0 + start
     program = tl.arange(0, most)

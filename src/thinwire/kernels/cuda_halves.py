@@ -44,7 +44,7 @@ def rest(value: tl.tensor, brain: tl.constexpr) -> Any:
 def _to_bfloat16(
     values: tl.tensor, halves: tl.tensor, nnz: tl.tensor, waiting: tl.constexpr
 ) -> None:
-    await_others(waiting)
+    await_others(waiting, admitting=True)
     first = tl.program_id(0).to(tl.int64) * SPAN
     i = tl.arange(0, SPAN)
     inside = i < nnz - first
@@ -56,7 +56,7 @@ def _to_bfloat16(
 def _to_float16(
     values: tl.tensor, halves: tl.tensor, nnz: tl.tensor, waiting: tl.constexpr
 ) -> None:
-    await_others(waiting)
+    await_others(waiting, admitting=True)
     first = tl.program_id(0).to(tl.int64) * SPAN
     i = tl.arange(0, SPAN)
     inside = i < nnz - first

@@ -63,20 +63,16 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 @kernel
-def await_others(waiting: tl.constexpr) -> None:
-    """Read nothing of what the launch before writes until it is done.
+def await_others(waiting: tl.constexpr, admitting: tl.constexpr) -> None:
+    """The first statement of a launch that is set up while the one before it runs.
 
-    The launch after this one, if it waits as well, is set up meanwhile.
+    Until that is done, and with it all before, nothing may be read or written. If
+    `admitting`, the next launch is set up beside this one, if it waits as well: good
+    for short ones, while a long one loses more by its company than the next one gains.
     """
     if waiting:
-        tl.extra.cuda.gdc_launch_dependents()
-    await_alone(waiting)
-
-
-@kernel
-def await_alone(waiting: tl.constexpr) -> None:
-    """The same for a long launch: programs that are set up beside it cost it more."""
-    if waiting:
+        if admitting:
+            tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
 
 

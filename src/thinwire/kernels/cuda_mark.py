@@ -18,7 +18,7 @@ import triton.language as tl
 from thinwire.kernels.cuda_halves import rest
 from thinwire.kernels.cuda_launch import (
     arrive,
-    await_alone,
+    await_others,
     kernel,
     magnitude,
     position,
@@ -204,7 +204,7 @@ def accumulate_and_list(
     that are not selected: a tenth of the scattered writes that taking out the others
     takes.
     """
-    await_alone(waiting)
+    await_others(waiting, admitting=False)
     t = tl.program_id(0)
     q = t * 0 if one else first + t // tiles
     tile = t if one else t % tiles

@@ -60,7 +60,7 @@ def _encode(
     pairs: tl.constexpr,
     waiting: tl.constexpr,
 ) -> None:
-    await_others(waiting)
+    await_others(waiting, admitting=True)
     p = tl.program_id(0)
     section_programs = one_programs + low_programs
     if p < section_programs:

@@ -1,0 +1,33 @@
+"""Launches that are set up while the one before runs wait before anything else."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import thinwire.kernels
+
+FOLDER = Path(thinwire.kernels.__file__).parent
+WAITING = [
+    (path.stem, function)
+    for path in sorted(FOLDER.glob("cuda_*.py"))
+    if path.stem != "cuda_launch"
+    for function in ast.walk(ast.parse(path.read_text()))
+    if isinstance(function, ast.FunctionDef)
+    and "waiting" in [argument.arg for argument in function.args.args]
+]
+
+
+def test_there_are_some():
+    assert len(WAITING) > 5
+
+
+@pytest.mark.parametrize(
+    "function",
+    [function for _, function in WAITING],
+    ids=[f"{module}.{function.name}" for module, function in WAITING],
+)
+def test_nothing_comes_before_the_wait(function):
+    documented = ast.get_docstring(function) is not None
+    first = ast.unparse(function.body[1 if documented else 0])
+    assert first.startswith("await_others(waiting, ")
