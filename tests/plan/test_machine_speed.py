@@ -79,6 +79,32 @@ def test_processes_measure_in_turns_and_what_is_short_more_often(monkeypatch):
     assert order == [10, 10, 20, 20, *9 * [10, 10, 10, 10, 20]]
 
 
+def test_only_some_methods_hold_memory_at_once(monkeypatch):
+    alive, most, turns = set(), [], []
+
+    class Lane:
+        def __init__(self, choice, grad, _):
+            self.label, self.walls = choice.label, [float(len(grad))]
+            alive.add(id(self))
+
+        def take_turn(self):
+            turns.append(self.label)
+            most.append(len(alive))
+
+        def __del__(self):
+            alive.discard(id(self))
+
+    monkeypatch.setattr(pace, "measure", lambda _: ROUNDS)
+    monkeypatch.setattr(processes, "_Lane", Lane)
+    methods = ("dense", "bf16", "topk", "gtopk", "spardl")
+    choices = [Choice.parse(method) for method in methods]
+    (found,) = simulate(1, lambda group: processes._walls(choices, [10, 20], group))
+    assert found == Walls(ROUNDS, 5 * [[10.0, 20.0]])
+    assert max(most) == 2 * 4
+    labels = [choice.label for choice in choices for _ in range(2)]
+    assert turns == 9 * labels[:8] + 9 * labels[8:]
+
+
 def test_what_the_group_does_is_not_counted():
     def body(group):
         metered = Metered(group)

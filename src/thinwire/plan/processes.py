@@ -39,7 +39,8 @@ FEWEST, MOST = 2, 8
 SIZES = (20_000, 1_000_000, 8_000_000)
 DENSITY = 0.01
 _WARM = 2  # steps, until selection has its hints
-_TURNS = 9  # of each method at each size, all of them one after the other
+_TURNS = 9  # of each method at each size, one after the other
+_TOGETHER = 4  # methods that take turns: what each remembers takes memory meanwhile
 _TURN_SECONDS, _MOST_OFTEN = 0.02, 5  # steps of a turn: as many as fit
 _TIMEOUT = 180.0
 
@@ -207,11 +208,20 @@ def _joined(rank: int, processes: int, port: int) -> Iterator[Group]:
 def _walls(choices: Sequence[Choice], sizes: Sequence[int], group: Group) -> Walls:
     rounds = pace.measure(group)
     grads = [torch.empty(size) for size in sizes]
+    reductions = []
+    for first in range(0, len(choices), _TOGETHER):
+        reductions += _in_turns(choices[first : first + _TOGETHER], grads, group)
+    return Walls(rounds, reductions)
+
+
+def _in_turns(
+    choices: Sequence[Choice], grads: Sequence[Tensor], group: Group
+) -> list[list[float]]:
     lanes = [[_Lane(choice, grad, group) for grad in grads] for choice in choices]
     for _ in range(_TURNS):
         for lane in chain(*lanes):
             lane.take_turn()
-    return Walls(rounds, [[median(lane.walls) for lane in each] for each in lanes])
+    return [[median(lane.walls) for lane in each] for each in lanes]
 
 
 class _Lane:
