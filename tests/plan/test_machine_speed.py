@@ -96,13 +96,14 @@ def test_only_some_methods_hold_memory_at_once(monkeypatch):
 
     monkeypatch.setattr(pace, "measure", lambda _: ROUNDS)
     monkeypatch.setattr(processes, "_Lane", Lane)
-    methods = ("dense", "bf16", "topk", "gtopk", "spardl")
+    monkeypatch.setattr(processes, "_TOGETHER", 2)
+    methods = ("dense", "bf16", "topk")
     choices = [Choice.parse(method) for method in methods]
     (found,) = simulate(1, lambda group: processes._walls(choices, [10, 20], group))
-    assert found == Walls(ROUNDS, 5 * [[10.0, 20.0]])
-    assert max(most) == 2 * 4
+    assert found == Walls(ROUNDS, 3 * [[10.0, 20.0]])
+    assert max(most) == 4
     labels = [choice.label for choice in choices for _ in range(2)]
-    assert turns == 9 * labels[:8] + 9 * labels[8:]
+    assert turns == 9 * labels[:4] + 9 * labels[4:]
 
 
 def test_what_the_group_does_is_not_counted():

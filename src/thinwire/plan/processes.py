@@ -40,7 +40,7 @@ SIZES = (20_000, 1_000_000, 8_000_000)
 DENSITY = 0.01
 _WARM = 2  # steps, until selection has its hints
 _TURNS = 9  # of each method at each size, one after the other
-_TOGETHER = 4  # methods that take turns: what each remembers takes memory meanwhile
+_TOGETHER = 8  # methods that take turns: what each remembers takes memory meanwhile
 _TURN_SECONDS, _MOST_OFTEN = 0.02, 5  # steps of a turn: as many as fit
 _TIMEOUT = 180.0
 
