@@ -65,7 +65,7 @@ class Ours:
     """One pass, then the marked elements only."""
 
     def __init__(self, size: int, density: float, blocks: int) -> None:
-        self.x = torch.zeros(size)
+        self.x = kernels.zeros(size)
         cut = kernels.interleaved_blocks(size, blocks, CHUNK)
         self.blocks = cut if blocks > 1 else (Block.whole(size),)
         self.marker = Marker(self.blocks, lending=True)
@@ -97,7 +97,8 @@ Seconds = dict[str, list[float]]
 def measure(setting: Setting) -> tuple[Seconds, Ours]:
     size, k = setting.size, int(setting.size * setting.density)
     gradients, ours = Gradients(size), Ours(size, setting.density, setting.blocks)
-    grad, copy, floor, evict = (torch.zeros(size) for _ in range(4))
+    grad, copy, evict = (torch.zeros(size) for _ in range(3))
+    floor = kernels.zeros(size)  # memory of the same kind as ours
     for _ in range(WARM):
         gradients.fill(grad)
         ours.accumulate(grad)

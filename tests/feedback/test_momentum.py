@@ -135,7 +135,7 @@ def test_selection_finds_what_was_marked(monkeypatch, copied, blocks):
 
 def test_a_marker_that_does_not_fit_is_left_unmarked():
     marker = Marker((Block.whole(2),))
-    marker.hints.fill_(0.5)
+    marker.hints.fill(0.5)
     memory = memory_of([0.0] * 3, [0.0] * 3)
     Momentum().accumulate([torch.ones(3)], memory, marker)
     assert marker.valid == [False]

@@ -101,7 +101,7 @@ def test_threads_lend_alike(monkeypatch, blocks):
     twin = Twin(blocks).warm()
     for _ in range(3):
         twin.accumulate()
-        assert len(twin.marker.scratch.rooms) == 3
+        assert len(twin.marker.scratch._lists.rows) == 3
         twin.add(0)
         twin.take()
         twin.check()
@@ -132,7 +132,7 @@ def test_additions_may_sink_candidates_below_the_hint(blocks):
     twin.accumulate()
     for number in twin.lent():
         loan = twin.marker.scratch.loans[number]
-        where, held = torch.tensor(loan.where), torch.tensor(loan.held)
+        where, held = map(torch.tensor, loan.entries())
         block = blocks[number]
         kernels.add_at_(twin.x, where, -held, marker=twin.marker, number=number)
         kernels.add_at_(twin.y, where, -held, block=block)

@@ -25,7 +25,7 @@ def test_no_word_has_elements_on_both_sides_of_a_boundary(cut):
 
 def test_a_selection_between_two_pieces_voids_the_marks():
     marker = Marker((Block.whole(100),))
-    marker.hints.fill_(0.5)
+    marker.hints.fill(0.5)
     x = torch.zeros(100)
     kernels.accumulate_(x, torch.ones(60), marker=marker)
     kernels.select(x, 5, marker=marker)
@@ -36,13 +36,13 @@ def test_a_selection_between_two_pieces_voids_the_marks():
 def test_marks_are_used_with_the_hint_they_were_made_with():
     """Two large ones are marked, three small ones received, 95 are in between."""
     marker = Marker((Block.whole(100),))
-    marker.hints.fill_(3.0)
+    marker.hints.fill(3.0)
     x, grad = torch.zeros(100), torch.full((100,), 2.0)
     grad[:2], grad[2:5] = 4.0, 0.0
     kernels.accumulate_(x, grad, marker=marker)
     received = torch.arange(2, 5, dtype=torch.int32)
     kernels.add_at_(x, received, torch.ones(3), marker=marker)
-    marker.hints.fill_(0.5)
+    marker.hints.fill(0.5)
     found = kernels.select(x, 5, marker=marker)
     wanted = reference.select(x, 5, block=Block.whole(100), marker=None, number=0)
     assert same_bits(found[0], wanted[0])

@@ -38,12 +38,12 @@ def test_no_hint_changes_a_result(name, hint):
     size = 5003
     for blocks in ways_to_cut(size):
         marker = Marker(blocks)
-        marker.hints.fill_(hint)
+        marker.hints.fill(hint)
         x = torch.zeros(size)
         cpu.accumulate_(x, vector(name, size), offset=0, scale=1.0, marker=marker)
         assert all(marker.valid) == (hint >= 0)
         # What marks were made with counts, not what the hint says when they are used.
-        marker.hints.fill_(0.5)
+        marker.hints.fill(0.5)
         for number, block in enumerate(blocks):
             assert_selects(x, block.length // 100, block, marker, number)
             assert not marker.valid[number]
@@ -161,8 +161,8 @@ def test_any_small_vector(data):
     blocks = kernels.interleaved_blocks(len(x), count, chunk)
     marker = Marker(blocks)
     hints = st.floats(-1, width=32, allow_nan=False)
-    marker.hints.copy_(
-        torch.tensor(data.draw(st.lists(hints, min_size=count, max_size=count)))
+    marker.hints[:] = torch.tensor(
+        data.draw(st.lists(hints, min_size=count, max_size=count))
     )
     y = torch.zeros(len(x))
     cpu.accumulate_(y, x, offset=0, scale=1.0, marker=marker)

@@ -25,7 +25,7 @@ def test_the_number_of_threads_changes_no_bit(cut):
     for threads in (1, 2, 3, 7):
         torch.set_num_threads(threads)
         marker = Marker(ways_to_cut(size)[cut])
-        marker.hints.fill_(1.0)
+        marker.hints.fill(1.0)
         x = torch.zeros(size)
         for low, high in ((0, 3001), (3001, size)):
             grad = vector("normal", size)[low:high]

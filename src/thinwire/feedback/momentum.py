@@ -47,8 +47,8 @@ class Momentum:
             )
 
     def init(self, layout: Layout, device: torch.device) -> Memory:
-        x = torch.zeros(layout.size, device=device)
-        return Memory(x, saved={"residual": x, "momentum": torch.zeros_like(x)})
+        x, velocity = (kernels.zeros(layout.size, device) for _ in range(2))
+        return Memory(x, saved={"residual": x, "momentum": velocity})
 
     def accumulate(
         self,

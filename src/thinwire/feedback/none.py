@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from thinwire.feedback.feedback import Memory, accumulate_pieces_
-from thinwire.kernels import Marker
+from thinwire.kernels import Marker, zeros
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector
 
@@ -17,7 +17,7 @@ class Forget:
     """`x` is scratch space, overwritten by every gradient."""
 
     def init(self, layout: Layout, device: torch.device) -> Memory:
-        return Memory(torch.zeros(layout.size, device=device))
+        return Memory(zeros(layout.size, device))
 
     def accumulate(
         self,

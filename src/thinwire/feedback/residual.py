@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from thinwire.feedback.feedback import Memory, accumulate_pieces_
-from thinwire.kernels import Marker
+from thinwire.kernels import Marker, zeros
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector
 
@@ -21,7 +21,7 @@ class Residual:
     """`x` is the residual: a collective leaves in it what it did not deliver."""
 
     def init(self, layout: Layout, device: torch.device) -> Memory:
-        x = torch.zeros(layout.size, device=device)
+        x = zeros(layout.size, device)
         return Memory(x, saved={"residual": x})
 
     def accumulate(

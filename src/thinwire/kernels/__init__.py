@@ -43,6 +43,7 @@ from thinwire.kernels.doubts import Doubts, doubt_unless_, doubting, fetch, on_d
 from thinwire.kernels.entry import Stopwatch, by_reference, watched
 from thinwire.kernels.hashes import Hashes, hash_keys
 from thinwire.kernels.marker import Marker
+from thinwire.kernels.memory import zeros
 from thinwire.kernels.peel import (
     Estimate,
     estimate_rows,
@@ -166,4 +167,5 @@ __all__ = [
     "unpack_bits",
     "watched",
     "write_mean_",
+    "zeros",
 ]

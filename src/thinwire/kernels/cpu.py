@@ -10,16 +10,14 @@ before it already done.
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from struct import Struct
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels import cpu_dense, cpu_lists, cpu_select, reference
 from thinwire.kernels.blocks import Block
+from thinwire.kernels.cpu_arrays import Place, array_of, place_of
 from thinwire.kernels.cpu_bits import pack_bits, unpack_bits  # noqa: F401
 from thinwire.kernels.cpu_bloom import (  # noqa: F401
     bloom_positives,
@@ -50,7 +48,7 @@ from thinwire.kernels.cpu_poly import decode_poly, encode_poly  # noqa: F401
 from thinwire.kernels.cpu_qsgd import decode_qsgd, encode_qsgd  # noqa: F401
 from thinwire.kernels.cpu_rice import decode_rice, encode_rice  # noqa: F401
 from thinwire.kernels.cpu_runs import decode_runs, encode_runs  # noqa: F401
-from thinwire.kernels.cpu_search import Marks, Place, search
+from thinwire.kernels.cpu_search import Marks, search
 from thinwire.kernels.cpu_sketch import (  # noqa: F401
     encode_sketch,
     estimate_sketch_,
@@ -67,7 +65,6 @@ Sparse = tuple[Tensor, Tensor]
 # What is not float32 or bfloat16 is converted so many elements at a time, in the cache.
 _PIECE = 1 << 16
 _NO_WORDS = np.empty(0, np.int64)
-_FLOAT, _INT = Struct("<f"), Struct("<i")
 
 
 def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:
@@ -76,7 +73,7 @@ def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:
     wide = vector.dtype == torch.float32
     bits = vector.view(torch.int32 if wide else torch.uint16)
     peaks = torch.empty(bounds.numel() - 1, dtype=torch.int64)
-    cpu_dense.peaks(_array(bits), _array(bounds.long()), _array(peaks))
+    cpu_dense.peaks(array_of(bits), array_of(bounds.long()), array_of(peaks))
     largest = (peaks if wide else peaks << 16).to(torch.int32).view(torch.float32)
     return largest.nan_to_num_(nan=float("inf"), posinf=float("inf"))
 
@@ -85,14 +82,14 @@ def row_peaks(vector: Tensor, width: int) -> Tensor:
     if vector.dtype != torch.float32:
         return reference.row_peaks(vector, width)
     peaks = torch.empty(-(-vector.numel() // width), dtype=torch.int32)
-    cpu_dense.row_peaks(_array(vector.view(torch.int32)), width, _array(peaks))
+    cpu_dense.row_peaks(array_of(vector.view(torch.int32)), width, array_of(peaks))
     largest = peaks.view(torch.float32)
     return largest.nan_to_num_(nan=float("inf"), posinf=float("inf"))
 
 
 def at_least(x: Tensor, least: float) -> Tensor:
     bits = max(int(np.float32(least).view(np.int32)), 1)
-    place = _place(x, Block.whole(x.numel()))
+    place = place_of(x, Block.whole(x.numel()))
     words = np.empty(-(-x.numel() // 64), np.int64)
     cpu_dense.mark(*place, words, bits)
     return ones_of(words.view(np.uint64), x.numel())
@@ -101,26 +98,26 @@ def at_least(x: Tensor, least: float) -> Tensor:
 def accumulate_(
     x: Tensor, grad: Tensor, *, offset: int, scale: float, marker: Marker | None
 ) -> None:
-    end = offset + grad.numel()
-    if not 0 <= offset <= end <= x.numel():
-        raise ValueError(
-            f"elements {offset} to {end} are not in a vector of {x.numel()}"
-        )
-    if grad.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        raise ValueError(f"a gradient is float32, bfloat16 or float16: {grad.dtype}")
-    if grad.numel() == 0 < x.numel():
+    size, length = x.numel(), grad.numel()
+    end = offset + length
+    if not 0 <= offset <= end <= size:
+        raise ValueError(f"elements {offset} to {end} are not in a vector of {size}")
+    dtype = grad.dtype
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(f"a gradient is float32, bfloat16 or float16: {dtype}")
+    if length == 0 < size:
         return  # and what was lent stays so
     if marker is not None:
         _give_back(x, marker)
-        if not marker.describes(x.numel()):
+        if marker.describes(size):
+            marker.cover(offset, end)
+        else:
             marker.forget()
             marker = None
-    if marker is not None:
-        marker.cover(offset, end)
-    if grad.dtype != torch.float16 and grad.is_contiguous():
+    if dtype != torch.float16 and grad.is_contiguous():
         _accumulate(x, grad, offset, scale, marker)
         return
-    for start in range(0, grad.numel(), _PIECE):
+    for start in range(0, length, _PIECE):
         piece = grad[start : start + _PIECE].to(torch.float32, copy=True).contiguous()
         _accumulate(x, piece, offset + start, scale, marker)
     grad.zero_()
@@ -129,21 +126,21 @@ def accumulate_(
 def _accumulate(
     x: Tensor, grad: Tensor, offset: int, scale: float, marker: Marker | None
 ) -> None:
-    bits = grad if grad.dtype == torch.float32 else grad.view(torch.uint16)
-    given = (_array(x), offset, _array(bits), np.float32(scale))
-    low, high = offset, offset + grad.numel()
+    addend = array_of(grad if grad.dtype == torch.float32 else grad.view(torch.uint16))
+    low, high = offset, offset + len(addend)
+    loans = None if marker is None else marker.scratch
+    if marker is not None and isinstance(loans, Loans) and loans.ready(marker, addend):
+        crowded = loans.lend(x, addend, np.float32(scale), marker)
+        if crowded:
+            _give_back(x, marker, crowded)
+        return
+    given = (array_of(x), offset, addend, np.float32(scale))
     if marker is None:
         add = partial(cpu_dense.accumulate, *given)
         share_out(add, low, high, boundary=lambda position: position)
         return
-    loans = marker.scratch
-    if grad.numel() == x.numel() and isinstance(loans, Loans) and loans.ready(marker):
-        crowded = loans.lend(given[0], given[2], given[3], marker)
-        _give_back(x, marker, crowded)
-        return
-    marks = map(_array, (marker.bitmap, marker.starts, marker.firsts))
-    thresholds = np.array(marker.thresholds, np.float32).view(np.int32)
-    layout = (*marks, thresholds, marker.chunk)
+    marks = map(array_of, (marker.bitmap, marker.starts, marker.firsts))
+    layout = (*marks, marker.marked_from, marker.chunk)
 
     def add_and_mark(low: int, high: int) -> None:
         middle = max(marker.word_boundary((low + high) // 2), low)
@@ -157,7 +154,7 @@ def select(
 ) -> Sparse:
     if marker is not None:
         _give_back(x, marker, [number])
-    return _select(_place(x, block), k, marker, number)
+    return _select(place_of(x, block), k, marker, number)
 
 
 def take_each(
@@ -172,12 +169,20 @@ def take_each(
     # Before threads share the marker: each would make its own.
     loans = _loans(marker) if marker.lending else None
     taken: dict[int, Sparse] = {}
+    threads = threads_for(sum(marker.blocks[number].length for number in numbers))
+    # One block is shared by those who lent it; several are dealt out.
+    sharing = threads if len(wanted) == 1 else 1
 
     def take(k: int, number: int) -> None:
-        taken[number] = _take(x, k, marker, number, rounding)
+        lent = None
+        if loans is not None and number in loans.loans:
+            if loans.rounding == rounding:
+                lent = _take_lent(loans, x, k, marker, number, sharing)
+            if lent is None:
+                _give_back(x, marker, [number])
+        taken[number] = lent or _take(x, k, marker, number, rounding)
 
-    size = sum(marker.blocks[number].length for number in numbers)
-    make([partial(take, *each) for each in wanted], threads_for(size))
+    make([partial(take, *each) for each in wanted], threads)
     if loans is not None:
         for k, number in wanted:
             loans.ask(number, k, marker.blocks[number].length, rounding)
@@ -187,14 +192,7 @@ def take_each(
 def _take(
     x: Tensor, k: int, marker: Marker, number: int, rounding: torch.dtype
 ) -> Sparse:
-    place = _place(x, marker.blocks[number])
-    if marker.lending:
-        loans = _loans(marker)
-        lent = loans.rounding == rounding
-        taken = _take_lent(loans, place, k, marker, number) if lent else None
-        _give_back(x, marker, [number])
-        if taken:
-            return taken
+    place = place_of(x, marker.blocks[number])
     indices, values = _select(place, k, marker, number)
     told = values.numpy()
     if rounding == torch.bfloat16:  # in this thread: torch would ask others to help
@@ -226,29 +224,25 @@ def _select(place: Place, k: int, marker: Marker | None, number: int) -> Sparse:
     if k > 0:
         hint, missed = search(place, k, marks, indices.numpy(), values.numpy())
         if marker is not None:
-            marker.hints[number] = _float_of(hint)
+            marker.aims[number] = hint
             marker.slack[number] = _next_slack(marks.slack, missed=missed)
     return indices, values
 
 
 def _take_lent(
-    loans: Loans, place: Place, k: int, marker: Marker, number: int
+    loans: Loans, x: Tensor, k: int, marker: Marker, number: int, threads: int
 ) -> Sparse | None:
-    """`take` from what was lent; None where nothing was, or not enough."""
-    if number not in loans.loans or not 0 < k <= place.length:
+    """What `_take` takes, from what was lent; None where that is not enough."""
+    length = marker.blocks[number].length
+    if not 0 < k <= length:
         return None
-    dtype = torch.int32 if place.length < 2**31 else torch.int64
-    indices, values = torch.empty(k, dtype=dtype), torch.empty(k)
     marker.spend(number)
-    threshold = _bits_of(marker.thresholds[number])
-    out = indices.numpy(), values.numpy()
-    slack = marker.slack[number]
-    hint = loans.take(number, place, threshold, slack, out)
-    marker.slack[number] = _next_slack(slack, missed=hint is None)
-    if hint is None:
-        return None
-    marker.hints[number] = _float_of(hint)
-    return indices, values
+    # NumPy's, because whoever comes from a dense pass finds torch's code out of cache.
+    indices = np.empty(k, np.int32 if length < 2**31 else np.int64)
+    values = np.empty(k, np.float32)
+    enough = loans.take(number, x, marker, (indices, values), threads)
+    marker.slack[number] = _next_slack(marker.slack[number], missed=not enough)
+    return (torch.from_numpy(indices), torch.from_numpy(values)) if enough else None
 
 
 def reclaim_(x: Tensor, marker: Marker) -> None:
@@ -259,28 +253,17 @@ def reclaim_(x: Tensor, marker: Marker) -> None:
 def _give_back(x: Tensor, marker: Marker, numbers: Sequence[int] | None = None) -> None:
     """Put what was lent back into the vector: all, or that of some blocks."""
     loans = marker.scratch
-    if isinstance(loans, Loans):
+    if isinstance(loans, Loans) and loans.loans:
         asked = loans.loans if numbers is None else numbers
         for number in [each for each in asked if each in loans.loans]:
-            loans.give_back(number, _place(x, marker.blocks[number]))
+            loans.give_back(number, x, marker)
 
 
 def _marks(marker: Marker, number: int) -> Marks:
-    words = _array(marker.bitmap)[marker.offsets[number] : marker.offsets[number + 1]]
+    words = array_of(marker.bitmap)[marker.offsets[number] : marker.offsets[number + 1]]
     known = marker.valid[number]
-    threshold = _bits_of(marker.thresholds[number]) if known else -1
+    threshold = int(marker.marked_from[number]) if known else -1
     return Marks(words, threshold, marker.slack[number])
-
-
-# NumPy's scalars would take ten times as long.
-def _bits_of(number: float) -> int:
-    (bits,) = _INT.unpack(_FLOAT.pack(number))
-    return int(bits)
-
-
-def _float_of(bits: int) -> float:
-    (number,) = _FLOAT.unpack(_INT.pack(bits))
-    return float(number)
 
 
 def _next_slack(slack: float, *, missed: bool) -> float:
@@ -294,7 +277,7 @@ def merge_add(
     nnz = left.numel() + right.numel()
     indices, values = torch.empty(nnz, dtype=left.dtype), torch.empty(nnz)
     lists = (left, left_values, right, right_values, indices, values)
-    nnz = cpu_lists.merge_add(*map(_array, lists))
+    nnz = cpu_lists.merge_add(*map(array_of, lists))
     return indices[:nnz], values[:nnz]
 
 
@@ -310,7 +293,7 @@ def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
     kept = torch.empty(k, dtype=indices.dtype), torch.empty(k)
     rest = values.numel() - k
     dropped = torch.empty(rest, dtype=indices.dtype), torch.empty(rest)
-    lists = map(_array, (indices, values, *kept, *dropped))
+    lists = map(array_of, (indices, values, *kept, *dropped))
     cpu_select.partition(cpu_select.room_for_counts(), k, *lists)
     return kept, dropped
 
@@ -321,7 +304,10 @@ def merge_split(left: Sparse, right: Sparse, k: int) -> tuple[Sparse, Sparse]:
 
 def gather(x: Tensor, indices: Tensor, *, block: Block) -> Tensor:
     values = torch.empty(indices.numel(), dtype=x.dtype)
-    _check(cpu_lists.gather(*_place(x, block), _array(indices), _array(values)), block)
+    _check(
+        cpu_lists.gather(*place_of(x, block), array_of(indices), array_of(values)),
+        block,
+    )
     return values
 
 
@@ -335,25 +321,25 @@ def add_at_(
     number: int,
 ) -> None:
     loans = None if marker is None else marker.scratch
-    if isinstance(loans, Loans) and number in loans.loans:
-        listed = (_array(indices), _array(values))
-        _check(loans.add(number, _place(x, block), *listed), block)
+    if marker is not None and isinstance(loans, Loans) and number in loans.loans:
+        listed = (array_of(indices), array_of(values))
+        _check(loans.add(number, x, marker, *listed), block)
         return
     words = _NO_WORDS if marker is None else _marks(marker, number).words
-    given = (_array(indices), _array(values), np.float32(1), words)
-    _check(cpu_lists.add_at(*_place(x, block), *given), block)
+    given = (array_of(indices), array_of(values), np.float32(1), words)
+    _check(cpu_lists.add_at(*place_of(x, block), *given), block)
 
 
 def subtract_at_(x: Tensor, indices: Tensor, values: Tensor, *, block: Block) -> None:
-    given = (_array(indices), _array(values), np.float32(-1), _NO_WORDS)
-    _check(cpu_lists.add_at(*_place(x, block), *given), block)
+    given = (array_of(indices), array_of(values), np.float32(-1), _NO_WORDS)
+    _check(cpu_lists.add_at(*place_of(x, block), *given), block)
 
 
 def leave_at_(
     x: Tensor, indices: Tensor, held: Tensor, sent: Tensor, *, block: Block
 ) -> None:
-    given = (_array(indices), _array(held), _array(sent))
-    _check(cpu_lists.leave_at(*_place(x, block), *given), block)
+    given = (array_of(indices), array_of(held), array_of(sent))
+    _check(cpu_lists.leave_at(*place_of(x, block), *given), block)
 
 
 def keep_at_(
@@ -377,8 +363,8 @@ def scatter_(
     bits, rounded = out, quotient.to(out.dtype)
     if out.dtype != torch.float32:
         bits, rounded = out.view(torch.uint16), rounded.view(torch.uint16)
-    given = (_array(indices), _array(rounded))
-    _check(cpu_lists.scatter(*_place(bits, block), *given), block)
+    given = (array_of(indices), array_of(rounded))
+    _check(cpu_lists.scatter(*place_of(bits, block), *given), block)
 
 
 def write_mean_(
@@ -386,7 +372,7 @@ def write_mean_(
 ) -> Tensor:
     mean = values / ranks
     starts = [0, *accumulate(piece.numel() for piece in pieces)]
-    listed = _array(indices)
+    listed = array_of(indices)
     cuts = np.searchsorted(listed, np.array(starts, listed.dtype)).tolist()
     for piece, start, (low, high) in zip(pieces, starts, pairwise(cuts), strict=False):
         mine = (indices[low:high], mean[low:high])
@@ -412,8 +398,8 @@ def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
     cuts = [0, *accumulate(v.numel() for _, v in lists)]
     at, ends = np.array(cuts[:-1]), np.array(cuts[1:])
     joined = torch.empty(local.numel(), dtype=dtype), torch.empty_like(values)
-    given = (_array(local), _array(values), at, ends, chunk)
-    cpu_lists.interleave(*given, *map(_array, joined))
+    given = (array_of(local), array_of(values), at, ends, chunk)
+    cpu_lists.interleave(*given, *map(array_of, joined))
     return joined
 
 
@@ -424,26 +410,7 @@ def doubt_unless_(word: Tensor, section: Tensor, wanted: Tensor) -> None:
 def strictly_increasing(indices: Tensor, size: int) -> bool:
     if indices.numel() == 0:
         return True
-    return bool(cpu_lists.strictly_increasing(_array(indices), size))
-
-
-def _array(tensor: Tensor) -> NDArray[Any]:
-    if not tensor.is_contiguous():
-        raise ValueError("a kernel works on contiguous tensors: call .contiguous()")
-    if tensor.requires_grad or tensor.dim() != 1:
-        tensor = tensor.detach().view(-1)
-    array: NDArray[Any] = tensor.numpy()
-    return array
-
-
-def _place(x: Tensor, block: Block) -> Place:
-    if block.length and block.position(block.length - 1) >= x.numel():
-        raise ValueError(f"{block} does not lie in a vector of {x.numel()} elements")
-    array = _array(x)
-    if block.contiguous:
-        rounded = max(-(-block.length // 64) * 64, 64)
-        return Place(array, block.start, rounded, rounded, block.length)
-    return Place(array, *block)
+    return bool(cpu_lists.strictly_increasing(array_of(indices), size))
 
 
 def _check(inside: bool, block: Block) -> None:  # noqa: FBT001

@@ -17,10 +17,7 @@ from numpy.typing import NDArray
 from thinwire.kernels.compiled import kernel, part
 from thinwire.kernels.cpu_intrinsics import (
     MAGNITUDE,
-    ask_for,
     magnitude,
-    to_brain,
-    trailing_zeros,
 )
 
 intrinsic: Any = extending.intrinsic
@@ -30,13 +27,7 @@ Bits = NDArray[np.int64]
 # float32, or the bits of bfloat16 as uint16.
 Gradient = NDArray[Any]
 
-# A threshold that no magnitude reaches, not that of a NaN either.
-_NEVER = np.int64(0x80000000)
-
 _LANES = 16
-# How many elements ahead to prefetch. Two places of the vector are worked on in turns:
-# that keeps more of the memory busy than one place and any prefetching.
-_AHEAD = 128
 _I16, _I32, _I64 = (ir.IntType(width) for width in (16, 32, 64))
 _FLOATS = ir.VectorType(ir.FloatType(), _LANES)
 _INTS = ir.VectorType(_I32, _LANES)
@@ -44,7 +35,7 @@ _SHORTS = ir.VectorType(_I16, _LANES)
 
 
 @intrinsic
-def _accumulate_64(
+def accumulate_64(
     typing: Any, x: Any, p: Any, grad: Any, q: Any, scale: Any, threshold: Any
 ) -> Any:
     """`x = x * scale + grad; grad = 0` for 64 elements; their marks as an int64."""
@@ -59,9 +50,6 @@ def _accumulate_64(
         factor = _splat(builder, args[4], _FLOATS)
         least = _splat(builder, builder.trunc(args[5], _I32), _INTS)
         short = signature.args[2].dtype == types.uint16
-        for address, width in ((to, 4), (by, 2 if short else 4)):
-            for line in range(0, 64 * width, 64):
-                _prefetch(builder, address, _AHEAD * width + line)
         marks = ir.Constant(_I64, 0)
         for group in range(0, 64, _LANES):
             there = builder.gep(to, [ir.Constant(_I64, group)])
@@ -86,8 +74,6 @@ def _mark_64(typing: Any, x: Any, p: Any, threshold: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         at = _address(context, builder, signature.args[0], args[0], args[1])
         least = _splat(builder, builder.trunc(args[2], _I32), _INTS)
-        for line in range(0, 256, 64):
-            _prefetch(builder, at, _AHEAD * 4 + line)
         marks = ir.Constant(_I64, 0)
         for group in range(0, 64, _LANES):
             there = builder.gep(at, [ir.Constant(_I64, group)])
@@ -113,7 +99,7 @@ def _magnitude_bits(typing: Any, vector: Any, i: Any) -> Any:
 
 
 @intrinsic
-def _widen(typing: Any, value: Any) -> Any:
+def widen(typing: Any, value: Any) -> Any:
     """A float32 as it is, the bits of a bfloat16 as the float32 they stand for."""
     del typing
 
@@ -163,11 +149,6 @@ def _pack(builder: Any, marks: Any, value: Any, least: Any, group: int) -> Any:
     return builder.or_(marks, wide)
 
 
-def _prefetch(builder: Any, address: Any, nbytes: int) -> None:
-    start = builder.bitcast(address, ir.IntType(8).as_pointer())
-    ask_for(builder, builder.gep(start, [ir.Constant(_I64, nbytes)]))
-
-
 @kernel
 def accumulate(
     x: Floats, offset: int, grad: Gradient, scale: Any, low: int, high: int
@@ -177,12 +158,12 @@ def accumulate(
     p = low
     q = low + (words << 6)
     for _ in range(words):
-        _accumulate_64(x, p, grad, p - offset, scale, 0)
-        _accumulate_64(x, q, grad, q - offset, scale, 0)
+        accumulate_64(x, p, grad, p - offset, scale, 0)
+        accumulate_64(x, q, grad, q - offset, scale, 0)
         p += 64
         q += 64
     while q < high:
-        x[q] = x[q] * scale + _widen(grad[q - offset])
+        x[q] = x[q] * scale + widen(grad[q - offset])
         grad[q - offset] = 0
         q += 1
 
@@ -214,14 +195,14 @@ def accumulate_and_mark(
     least_p = least_q = np.int64(0)
     while True:
         while p == end_p and p < middle:
-            b, j, end = _run(starts, len(firsts), chunk, p, middle)
+            b, j, end = run(starts, len(firsts), chunk, p, middle)
             w = firsts[b] + (j >> 6)
             least_p = np.int64(thresholds[b])
             p = _edge(words, w, j & 63, least_p, x, p, grad, p - offset, scale, end)
             w = firsts[b] + ((j + p - end_p) >> 6)
             end_p = p + (end - p) // 64 * 64
         while q == end_q and q < high:
-            b, j, end = _run(starts, len(firsts), chunk, q, high)
+            b, j, end = run(starts, len(firsts), chunk, q, high)
             v = firsts[b] + (j >> 6)
             least_q = np.int64(thresholds[b])
             q = _edge(words, v, j & 63, least_q, x, q, grad, q - offset, scale, end)
@@ -230,8 +211,8 @@ def accumulate_and_mark(
         if p == end_p or q == end_q:
             break
         for _ in range(min(end_p - p, end_q - q) >> 6):
-            words[w] = _accumulate_64(x, p, grad, p - offset, scale, least_p)
-            words[v] = _accumulate_64(x, q, grad, q - offset, scale, least_q)
+            words[w] = accumulate_64(x, p, grad, p - offset, scale, least_p)
+            words[v] = accumulate_64(x, q, grad, q - offset, scale, least_q)
             p += 64
             q += 64
             w += 1
@@ -241,11 +222,11 @@ def accumulate_and_mark(
         q, end_q, v, least_q, high = p, end_p, w, least_p, middle
     while q < high:
         while q < end_q:
-            words[v] = _accumulate_64(x, q, grad, q - offset, scale, least_q)
+            words[v] = accumulate_64(x, q, grad, q - offset, scale, least_q)
             q += 64
             v += 1
         while q == end_q and q < high:
-            b, j, end = _run(starts, len(firsts), chunk, q, high)
+            b, j, end = run(starts, len(firsts), chunk, q, high)
             v = firsts[b] + (j >> 6)
             least_q = np.int64(thresholds[b])
             q = _edge(words, v, j & 63, least_q, x, q, grad, q - offset, scale, end)
@@ -253,207 +234,8 @@ def accumulate_and_mark(
             end_q = q + (end - q) // 64 * 64
 
 
-@kernel
-def accumulate_and_lend(
-    starts: Bits,
-    thresholds: Bits,
-    chunk: int,
-    ends: Bits,
-    fills: Bits,
-    where: NDArray[Any],
-    held: Floats,
-    brain: int,
-    x: Floats,
-    grad: Gradient,
-    scale: Any,
-    low: int,
-    middle: int,
-    high: int,
-) -> None:
-    """The same, and candidates leave `x` for a list while they are at hand.
-
-    Of a candidate only that stays which rounding takes off, if it is sent; to bfloat16
-    if `brain`. Block b has two lists, 2b of what lies before `middle` and 2b + 1 of
-    what lies behind. A list goes on at its `fills`; when there is no room for a word
-    more before its `ends`, it takes no more, and its fill is told as -1 - fill.
-    """
-    p = end_p = low
-    q = end_q = middle
-    n = m = last_n = last_m = here = there = 0
-    i = j = 0
-    least_p = least_q = np.int64(0)
-    blocks = len(thresholds)
-    while p < middle and q < high:
-        if p == end_p:
-            b, i, end_p = _run(starts, blocks, chunk, p, middle)
-            here = 2 * b
-            n, last_n, least_p = _list(fills, ends, here, thresholds[b])
-        if q == end_q:
-            b, j, end_q = _run(starts, blocks, chunk, q, high)
-            there = 2 * b + 1
-            m, last_m, least_q = _list(fills, ends, there, thresholds[b])
-        for _ in range(min(end_p - p, end_q - q) >> 6):
-            word = _accumulate_64(x, p, grad, p, scale, least_p)
-            n = _lend(x, p, word, brain, where, held, n, i)
-            if n > last_n:
-                least_p = _NEVER
-            word = _accumulate_64(x, q, grad, q, scale, least_q)
-            m = _lend(x, q, word, brain, where, held, m, j)
-            if m > last_m:
-                least_q = _NEVER
-            p += 64
-            q += 64
-            i += 64
-            j += 64
-        fills[here] = _fill(n, least_p)
-        fills[there] = _fill(m, least_q)
-        if 0 < end_p - p < 64:
-            _finish(
-                x,
-                grad,
-                scale,
-                p,
-                end_p,
-                i,
-                brain,
-                thresholds[here >> 1],
-                where,
-                held,
-                ends,
-                fills,
-                here,
-            )
-            p = end_p
-        if 0 < end_q - q < 64:
-            _finish(
-                x,
-                grad,
-                scale,
-                q,
-                end_q,
-                j,
-                brain,
-                thresholds[there >> 1],
-                where,
-                held,
-                ends,
-                fills,
-                there,
-            )
-            q = end_q
-    while p < middle:
-        b, i, end_p = _run(starts, blocks, chunk, p, middle)
-        _finish(
-            x,
-            grad,
-            scale,
-            p,
-            end_p,
-            i,
-            brain,
-            thresholds[b],
-            where,
-            held,
-            ends,
-            fills,
-            2 * b,
-        )
-        p = end_p
-    while q < high:
-        b, j, end_q = _run(starts, blocks, chunk, q, high)
-        _finish(
-            x,
-            grad,
-            scale,
-            q,
-            end_q,
-            j,
-            brain,
-            thresholds[b],
-            where,
-            held,
-            ends,
-            fills,
-            2 * b + 1,
-        )
-        q = end_q
-
-
 @part
-def _list(fills: Bits, ends: Bits, number: int, threshold: int) -> Any:
-    """Where a list is to be continued, the last place for a word, and for whom."""
-    n = fills[number]
-    last = ends[number] - 64
-    if n < 0:
-        return -1 - n, last, _NEVER
-    return n, last, np.int64(threshold) if n <= last else _NEVER
-
-
-@part
-def _fill(n: int, least: int) -> int:
-    return -1 - n if least == _NEVER else n
-
-
-@part
-def _lend(
-    x: Floats,
-    p: int,
-    word: int,
-    brain: int,
-    where: NDArray[Any],
-    held: Floats,
-    n: int,
-    first: int,
-) -> int:
-    while word != 0:
-        bit: Any = trailing_zeros(word)
-        value = x[np.uintp(p + bit)]
-        where[np.uintp(n)] = first + bit
-        held[np.uintp(n)] = value
-        x[np.uintp(p + bit)] = value - (to_brain(value) if brain else value)
-        word &= word - 1
-        n += 1
-    return n
-
-
-@part
-def _finish(
-    x: Floats,
-    grad: Gradient,
-    scale: Any,
-    p: int,
-    end: int,
-    i: int,
-    brain: int,
-    threshold: int,
-    where: NDArray[Any],
-    held: Floats,
-    ends: Bits,
-    fills: Bits,
-    number: int,
-) -> None:
-    """To the end of a run, from one place alone."""
-    n, last, least = _list(fills, ends, number, threshold)
-    while p < end:
-        if end - p >= 64:
-            word = _accumulate_64(x, p, grad, p, scale, least)
-        else:
-            word = np.int64(0)
-            for bit in range(end - p):
-                value = x[p + bit] * scale + _widen(grad[p + bit])
-                x[p + bit] = value
-                grad[p + bit] = 0
-                word |= np.int64(magnitude(value) >= least) << bit
-        n = _lend(x, p, word, brain, where, held, n, i)
-        if n > last:
-            least = _NEVER
-        p += 64
-        i += 64
-    fills[number] = _fill(n, least)
-
-
-@part
-def _run(
+def run(
     starts: Bits, blocks: int, chunk: int, p: int, limit: int
 ) -> tuple[int, int, int]:
     """The block of an element, its number there, and where its neighbours end."""
@@ -486,7 +268,7 @@ def _edge(
     A piece that begins or ends inside a word replaces its own bits only.
     """
     while p < end and (bit or p + 64 > end):
-        value = x[p] * scale + _widen(grad[q])
+        value = x[p] * scale + widen(grad[q])
         x[p] = value
         grad[q] = 0
         mark = np.int64(1) << bit

@@ -1,7 +1,9 @@
 # mypy: disallow-untyped-decorators=False
 """Lists of what a block has lent: add to them, and choose the largest of them.
 
-`cpu_loans` says what it is to lend.
+`cpu_loans` says what it is to lend. A block's lists follow one another: of part t of
+the vector, those in the columns 2b and 2b + 1, which begin and end in `where` and
+`held` where `begins` and `ends` say.
 """
 
 from typing import Any
@@ -11,15 +13,26 @@ from numpy.typing import NDArray
 
 from thinwire.kernels.compiled import kernel, part
 from thinwire.kernels.cpu_intrinsics import (
+    MAGNITUDE,
     magnitude,
     prefetch,
     to_brain,
     trailing_zeros,
 )
 from thinwire.kernels.cpu_lists import chunk_bits
-from thinwire.kernels.cpu_select import BINS, FINE, clear, find, refine
+from thinwire.kernels.cpu_select import (
+    COARSE,
+    FINE,
+    TALLIES,
+    clear,
+    count_between,
+    find,
+    refine,
+    tally,
+)
 
 Floats = NDArray[np.float32]
+Bits = NDArray[np.int64]
 Indices = NDArray[Any]
 Counts = NDArray[np.int32]
 
@@ -36,17 +49,23 @@ def add_to_lent(
     length: int,
     lent: Indices,
     held: Floats,
+    begins: Bits,
+    ends: Bits,
+    number: int,
     before: Any,
     indices: Indices,
     values: Floats,
+    threshold: int,
     where: Indices,
     sums: Floats,
     changed: Any,
+    counts: Counts,
 ) -> int:
     """What a block has lent and what is added to it, as one list; answers its length.
 
     Elements that were not lent are read, and are lent from now on. `changed` tells
     which differ from what the list began with; `before` told (or is empty: none did).
+    `counts[0]`, all zero, gets the tally of those that reach the threshold.
     Answers -1 where an index lies outside.
     """
     for e in range(len(indices)):
@@ -55,42 +74,181 @@ def add_to_lent(
     bits = chunk_bits(chunk, stride)
     jump = stride - chunk
     same = len(before) == 0
-    i = 0
+    more = len(indices)
+    e = 0
     n = 0
-    for e in range(len(indices)):
-        # The memory needs its time: elements are asked for before they are read.
-        j: Any = np.int64(indices[np.uintp(min(e + _AHEAD, len(indices) - 1))])
-        prefetch(x, start + j + (j >> bits if bits >= 0 else j // chunk) * jump)
-        j = np.int64(indices[np.uintp(e)])
-        while i < len(lent) and lent[np.uintp(i)] < j:
-            where[np.uintp(n)] = lent[np.uintp(i)]
-            sums[np.uintp(n)] = held[np.uintp(i)]
-            changed[np.uintp(n)] = 0 if same else before[np.uintp(i)]
-            i += 1
-            n += 1
-        if i < len(lent) and lent[np.uintp(i)] == j:
-            value = held[np.uintp(i)]
-            i += 1
-        else:
-            at = start + j + (j >> bits if bits >= 0 else j // chunk) * jump
-            value = x[np.uintp(at)]
-        where[np.uintp(n)] = j
-        sums[np.uintp(n)] = value + values[np.uintp(e)]
+    for t in range(len(begins)):
+        for s in range(2 * number, 2 * number + 2):
+            for i in range(begins[t, s], ends[t, s]):
+                j: Any = np.int64(lent[np.uintp(i)])
+                while e < more and indices[np.uintp(e)] < j:
+                    at = _place(indices, e, start, chunk, bits, jump)
+                    _ask(x, indices, e, start, chunk, bits, jump)
+                    where[np.uintp(n)] = indices[np.uintp(e)]
+                    sums[np.uintp(n)] = x[np.uintp(at)] + values[np.uintp(e)]
+                    changed[np.uintp(n)] = 1
+                    e += 1
+                    n += 1
+                where[np.uintp(n)] = j
+                sums[np.uintp(n)] = held[np.uintp(i)]
+                changed[np.uintp(n)] = 0 if same else before[np.uintp(i)]
+                if e < more and indices[np.uintp(e)] == j:
+                    _ask(x, indices, e, start, chunk, bits, jump)
+                    sums[np.uintp(n)] += values[np.uintp(e)]
+                    changed[np.uintp(n)] = 1
+                    e += 1
+                n += 1
+    while e < more:
+        at = _place(indices, e, start, chunk, bits, jump)
+        _ask(x, indices, e, start, chunk, bits, jump)
+        where[np.uintp(n)] = indices[np.uintp(e)]
+        sums[np.uintp(n)] = x[np.uintp(at)] + values[np.uintp(e)]
         changed[np.uintp(n)] = 1
+        e += 1
         n += 1
-    while i < len(lent):
-        where[np.uintp(n)] = lent[np.uintp(i)]
-        sums[np.uintp(n)] = held[np.uintp(i)]
-        changed[np.uintp(n)] = 0 if same else before[np.uintp(i)]
-        i += 1
-        n += 1
+    for i in range(n):
+        above = magnitude(sums[np.uintp(i)]) - threshold
+        if above >= 0:
+            tally(counts, 0, above)
     return n
+
+
+@part
+def _place(
+    indices: Indices, i: int, start: int, chunk: int, bits: int, jump: int
+) -> int:
+    """Where in the vector an element of a list lies."""
+    j: Any = np.int64(indices[np.uintp(i)])
+    return start + j + (j >> bits if bits >= 0 else j // chunk) * jump  # type: ignore[no-any-return]
+
+
+@part
+def _ask(
+    x: Floats, indices: Indices, i: int, start: int, chunk: int, bits: int, jump: int
+) -> None:
+    """The memory needs its time: elements are asked for before they are read."""
+    ahead = min(i + _AHEAD, len(indices) - 1)
+    prefetch(x, _place(indices, ahead, start, chunk, bits, jump))
+
+
+@kernel
+def kth_lent(
+    held: Floats,
+    begins: Bits,
+    ends: Bits,
+    number: int,
+    counts: Counts,
+    k: int,
+    goal: int,
+    threshold: int,
+    room: Counts,
+    members: Floats,
+    shares: Bits,
+) -> tuple[int, int, int]:
+    """The k-th largest magnitude of what a block has lent, and who must give how many.
+
+    Answers as `cpu_select.choose` does, but for how many are marked. `shares` gets, for
+    each part, how many are chosen from it, and how many of these equal the k-th; it is
+    not touched if too few reach the threshold. `room` is room to count in; `members`,
+    as long as all lists together, has room for values.
+    """
+    tallies = room[:TALLIES]
+    n: Any = np.int64(0)
+    for i in range(TALLIES):
+        total: Any = np.int32(0)
+        for t in range(len(begins)):
+            total += counts[np.uintp(t), np.uintp(number), np.uintp(i)]
+        tallies[np.uintp(i)] = total
+        n += total
+    if n < k:
+        return n, 0, 0
+    reached = 0
+    if n >= goal:
+        b, _ = find(tallies, goal)
+        reached = threshold + (b << FINE)
+    b, left = find(tallies, k)
+    low = threshold + (b << FINE)
+    high = low + (1 << FINE)
+    shift = np.int64(0)
+    if b == TALLIES - 1:  # the open one
+        high = np.int64(MAGNITUDE + 1)
+        shift = np.int64(COARSE)
+    few = 0
+    for t in range(len(begins)):
+        for s in range(2 * number, 2 * number + 2):
+            few = _members(held, begins[t, s], ends[t, s], low, high, members, few)
+    clear(room)
+    count_between(members, few, low, high, shift, room)
+    kth, ties = refine(members, few, left, low, shift, room)
+    _share(held, begins, ends, number, k, kth, ties, shares)
+    return n, kth, reached
+
+
+@part
+def _members(
+    held: Floats, i: int, end: int, low: int, high: int, members: Floats, n: int
+) -> int:
+    """List the few values of magnitudes from `low` to below `high`.
+
+    Most runs of 16 have none of them, which is found out without a branch for each.
+    """
+    base = np.uint32(low)
+    width = np.uint32(high - low)
+    while i < end:
+        stop = min(i + 16, end)
+        here = np.uint32(1)
+        if stop - i == 16:
+            here = np.uint32(0)
+            for e in range(i, i + 16):
+                m = np.uint32(magnitude(held[np.uintp(e)]))
+                here += np.uint32(m - base < width)
+        if here > 0:
+            for e in range(i, stop):
+                m = np.uint32(magnitude(held[np.uintp(e)]))
+                members[np.uintp(n)] = held[np.uintp(e)]
+                n += np.int64(m - base < width)
+        i = stop
+    return n
+
+
+@part
+def _share(
+    held: Floats,
+    begins: Bits,
+    ends: Bits,
+    number: int,
+    k: int,
+    kth: int,
+    ties: int,
+    shares: Bits,
+) -> None:
+    """How many each part gives, and how many of them are ties: the first ones."""
+    parts = len(begins)
+    for t in range(parts):
+        if parts == 1:
+            shares[t, 0] = k
+            shares[t, 1] = ties
+            continue
+        above = np.uint32(0)
+        equal = np.uint32(0)
+        for s in range(2 * number, 2 * number + 2):
+            for i in range(begins[t, s], ends[t, s]):
+                m = np.uint32(magnitude(held[np.uintp(i)]))
+                above += np.uint32(m > np.uint32(kth))
+                equal += np.uint32(m == np.uint32(kth))
+        given = min(np.int64(equal), ties)
+        shares[t, 0] = np.int64(above) + given
+        shares[t, 1] = given
+        ties -= given
 
 
 @part
 def _sort_out(
     where: Indices,
     held: Floats,
+    begins: Bits,
+    ends: Bits,
+    number: int,
     changed: Any,
     kth: int,
     ties: int,
@@ -98,42 +256,45 @@ def _sort_out(
     values: Floats,
     others: Indices,
     rest: Floats,
+    size: int,
 ) -> tuple[int, int]:
     """Those above `kth` and the first `ties` equal to it, to `indices` and `values`.
 
     All others go to the beginning of `others` and `rest`, and those of the chosen that
-    were changed, once more, to the end. Answers where the former end and the latter
-    begin. Nothing is guessed: everything is written everywhere, and
-    overwritten. What meets in the middle is twice the same.
+    were changed, once more, to the end, which is at `size`, the number of all. Answers
+    where the former end and the latter begin. Nothing is guessed: everything is written
+    everywhere, and overwritten. What meets in the middle is twice the same.
     """
     taken: Any = 0
     back: Any = 0
-    last: Any = len(held) - 1
+    last: Any = size - 1
     some = len(changed) > 0
-    i = 0
-    while taken < len(indices):
-        j = where[np.uintp(i)]
-        value = held[np.uintp(i)]
-        m = magnitude(value)
-        tie: Any = np.int64(m == kth)
-        kept: Any = np.int64(m > kth) | tie & np.int64(ties > 0)
-        ties -= tie
-        indices[np.uintp(taken)] = j
-        values[np.uintp(taken)] = value
-        others[np.uintp(back)] = j
-        rest[np.uintp(back)] = value
-        taken += kept
-        back += 1 - kept
-        if some:
-            others[np.uintp(last)] = j
-            rest[np.uintp(last)] = value
-            last -= kept & changed[np.uintp(i)]
-        i += 1
-    while i < len(held):
-        others[np.uintp(back)] = where[np.uintp(i)]
-        rest[np.uintp(back)] = held[np.uintp(i)]
-        back += 1
-        i += 1
+    for s in range(2 * number, 2 * number + 2):
+        i = begins[s]
+        end = ends[s]
+        while i < end and taken < len(indices):
+            j = where[np.uintp(i)]
+            value = held[np.uintp(i)]
+            m = magnitude(value)
+            tie: Any = np.int64(m == kth)
+            kept: Any = np.int64(m > kth) | tie & np.int64(ties > 0)
+            ties -= tie
+            indices[np.uintp(taken)] = j
+            values[np.uintp(taken)] = value
+            others[np.uintp(back)] = j
+            rest[np.uintp(back)] = value
+            taken += kept
+            back += 1 - kept
+            if some:
+                others[np.uintp(last)] = j
+                rest[np.uintp(last)] = value
+                last -= kept & changed[np.uintp(i)]
+            i += 1
+        while i < end:
+            others[np.uintp(back)] = where[np.uintp(i)]
+            rest[np.uintp(back)] = held[np.uintp(i)]
+            back += 1
+            i += 1
     return back, last + 1
 
 
@@ -153,59 +314,44 @@ def _write(
     bits = trailing_zeros(chunk) if chunk & (chunk - 1) == 0 else -1
     bits = bits if jump else 62  # without gaps it does not matter which chunk it is
     for i in range(low, high):
-        j: Any = np.int64(indices[np.uintp(min(i + _AHEAD, high - 1))])
-        ahead = start + j + (j >> bits if bits >= 0 else j // chunk) * jump
-        prefetch(x, ahead)
-        j = np.int64(indices[np.uintp(i)])
-        at = start + j + (j >> bits if bits >= 0 else j // chunk) * jump
+        ahead = min(i + _AHEAD, high - 1)
+        prefetch(x, _place(indices, ahead, start, chunk, bits, jump))
+        at = _place(indices, i, start, chunk, bits, jump)
         x[np.uintp(at)] = values[np.uintp(i)]
 
 
 @kernel
-def choose_lent(
+def take_lent(
     x: Floats,
     start: int,
     chunk: int,
     stride: int,
     where: Indices,
     held: Floats,
+    begins: Bits,
+    ends: Bits,
+    number: int,
     changed: Any,
     brain: int,
-    threshold: int,
-    goal: int,
-    counts: Counts,
+    kth: int,
+    ties: int,
     others: Indices,
     rest: Floats,
     indices: Indices,
     values: Floats,
-) -> tuple[int, int, int]:
-    """Write the largest of the elements that a block has lent; the others go back.
+) -> None:
+    """Write what is chosen from one part's lists of a block; the others go back.
 
-    Answers as `cpu_select.choose` does, but for how many are marked. If too few reach
-    the threshold, nothing goes back. Of what is chosen, that which rounding takes off
+    `kth` and `ties` are `kth_lent`'s. Of what is chosen, that which rounding takes off
     is in `x` already, unless the element was `changed` (or that is empty: none was).
-    `counts`, and `others` and `rest`, each as long as `where`, are room.
+    `others` and `rest`, as long as the lists together, are room.
     """
-    clear(counts)
-    n = 0
-    for i in range(len(held)):
-        above = magnitude(held[i]) - threshold
-        if above >= 0:
-            n += 1
-            counts[np.uintp(min(above >> FINE, BINS - 1))] += 1
-    k = len(indices)
-    if n < k:
-        return n, 0, 0
-    reached = 0
-    if n >= goal:
-        b, _ = find(counts, goal)
-        reached = threshold + (b << FINE)
-    kth, ties = refine(held, len(held), k, threshold, np.int64(FINE), counts)
-    listed = (where, held, changed, kth, ties, indices, values, others, rest)
-    end, begin = _sort_out(*listed)
-    for i in range(begin, len(held)):
+    s = 2 * number
+    size = ends[s] - begins[s] + ends[s + 1] - begins[s + 1]
+    lists = (where, held, begins, ends, number, changed, kth, ties)
+    end, begin = _sort_out(*lists, indices, values, others, rest, size)
+    for i in range(begin, size):
         value = rest[np.uintp(i)]
         rest[np.uintp(i)] = value - (to_brain(value) if brain else value)
     _write(x, start, chunk, stride, others, rest, 0, end)
-    _write(x, start, chunk, stride, others, rest, begin, len(held))
-    return n, kth, reached
+    _write(x, start, chunk, stride, others, rest, begin, size)

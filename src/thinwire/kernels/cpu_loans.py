@@ -9,18 +9,19 @@ Only those that are not selected, or were added to meanwhile, are written again.
 `Marker` says what is promised by whoever lets a backend lend.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from thinwire.kernels import cpu_dense, cpu_lent, cpu_lists, cpu_select
-from thinwire.kernels.cpu_search import Found, Place, goal_of, next_threshold
-from thinwire.kernels.cpu_threads import share_out
+from thinwire.kernels import cpu_lend, cpu_lent, cpu_lists, cpu_select
+from thinwire.kernels.cpu_arrays import Place, place_of
+from thinwire.kernels.cpu_search import Found, goal_of, next_threshold, room_for
+from thinwire.kernels.cpu_threads import make, parts_of
 from thinwire.kernels.marker import Marker
 
 # Lists have room for this many times what they are expected to hold, and a few more:
@@ -32,23 +33,75 @@ _WORD = 64
 _DENSEST = 32
 
 _Floats = NDArray[np.float32]
+_Bits = NDArray[np.int64]
 _NONE = np.empty(0, np.uint8)
 
 
 class Loan(NamedTuple):
-    """A block's lent elements, ascending, and which of them were added to since."""
+    """A block's lent elements: ascending lists, two for each part of the vector.
+
+    They are at `begins[part, 2 * number]` to `ends[part, 2 * number]` of `where` and
+    `held`, and in the column beside, `size` elements in all; `cpu_select.tally` has
+    counted them in `counts[part, number]`. `changed` tells which were added to since;
+    empty: none.
+    """
 
     where: NDArray[Any]
     held: _Floats
+    begins: _Bits
+    ends: _Bits
+    number: int
+    counts: NDArray[np.int32]
+    size: int
     changed: NDArray[np.uint8] = _NONE
 
+    def entries(self) -> tuple[NDArray[Any], _Floats]:
+        """All lists as one."""
+        columns = slice(2 * self.number, 2 * self.number + 2)
+        begins, ends = self.begins[:, columns].flat, self.ends[:, columns].flat
+        spans = [slice(*span) for span in zip(begins, ends, strict=True)]
+        where = np.concatenate([self.where[span] for span in spans])
+        return where, np.concatenate([self.held[span] for span in spans])
 
-class Part(NamedTuple):
-    """What one thread lists: two lists for each block, and how far they are filled."""
 
-    fills: NDArray[np.int64]
+class _Lists(NamedTuple):
+    """Room for the lists of all blocks, part by part, kept from step to step.
+
+    Fresh memory would cost a fault every 4 kB; and whatever Python makes anew after a
+    dense pass, it makes with cold caches.
+    """
+
+    made_for: object
+    parts: list[tuple[int, int]]
+    begins: _Bits
+    fills: _Bits
+    sizes: _Bits
+    counts: NDArray[np.int32]
     where: NDArray[Any]
     held: _Floats
+    # What the dense pass is given for each part.
+    rows: list[tuple[Any, ...]]
+
+    @classmethod
+    def make(
+        cls, made_for: object, parts: list[tuple[int, int]], sizes: list[int], step: int
+    ) -> "_Lists":
+        """Columns of these sizes, in a row for each part; its middle is at a `step`."""
+        limits = np.tile(sizes, len(parts)).cumsum().reshape(len(parts), -1)
+        begins, fills = limits - sizes, np.empty_like(limits)
+        blocks = len(sizes) // 2
+        listed = np.empty((len(parts), blocks), np.int64)
+        counts = np.empty((len(parts), blocks, cpu_select.TALLIES), np.int32)
+        wide = torch.int32 if parts[-1][1] < 2**31 else torch.int64
+        # By torch: what NumPy allocates is a multiple of 2 MB, once it is touched.
+        where = torch.empty(int(limits[-1, -1]), dtype=wide).numpy()
+        held = torch.empty(len(where)).numpy()
+        rows = []
+        for t, (low, high) in enumerate(parts):
+            middle = low + (high - low) // (2 * step) * step
+            row = (begins[t], limits[t], fills[t], listed[t], counts[t])
+            rows.append((*row, where, held, low, middle, high))
+        return cls(made_for, parts, begins, fills, listed, counts, where, held, rows)
 
 
 @dataclass(slots=True)
@@ -64,8 +117,9 @@ class Loans:
     loans: dict[int, Loan] = field(default_factory=dict)
     # What the loans of today were made for: what rounding takes off has stayed.
     rounding: torch.dtype = torch.float32
-    # Lists to write into, by where a thread's part of the vector begins.
-    rooms: dict[int, Part] = field(default_factory=dict)
+    _lists: _Lists | None = None
+    _places: list[Place] = field(default_factory=list)
+    _memory: tuple[int, int] = (0, 0)
 
     def ask(self, number: int, k: int, length: int, rounding: torch.dtype) -> None:
         """Take note of what a block was asked for."""
@@ -77,107 +131,128 @@ class Loans:
         else:
             self.asked.pop(number, None)
 
-    def ready(self, marker: Marker) -> bool:
-        """Whether accumulating the whole vector, which is covered, can lend it."""
-        return len(self.asked) == len(marker.blocks) and all(marker.valid)
+    def ready(self, marker: Marker, grad: NDArray[Any]) -> bool:
+        """Whether accumulating a gradient, which is covered, can lend the vector."""
+        known = len(self.asked) == len(marker.blocks) and all(marker.valid)
+        return known and len(grad) == marker.size
 
     def lend(
-        self, x: _Floats, grad: NDArray[Any], scale: np.float32, marker: Marker
+        self, x: Tensor, grad: NDArray[Any], scale: np.float32, marker: Marker
     ) -> list[int]:
         """Accumulate, and take candidates out of `x`.
 
         Answers with the blocks that have more of them than was to be expected: theirs
         are to be given back.
         """
-        sizes = []
-        for b, block in enumerate(marker.blocks):
-            goal = goal_of(self.asked[b], marker.slack[b], block.length)
-            sizes += 2 * [min(int(_ROOM * goal) + _MORE, block.length) + _WORD]
-        ends = np.fromiter(accumulate(sizes), np.int64)
-        begins = ends - sizes
-        starts = marker.starts.numpy()
-        thresholds = np.array(marker.thresholds, np.float32).view(np.int32)
-        parts: dict[int, Part] = {}
+        lists = self._lists_for(marker)
         self.rounding = self.asked_rounding
+        layout = (marker.starts.numpy(), marker.marked_from, marker.chunk)
+        brain = int(self.rounding == torch.bfloat16)
+        given = (brain, self._place(x, marker, 0).x, grad, scale)
 
-        def run(low: int, high: int) -> None:
-            part = parts[low] = self._room(low, int(ends[-1]), x)
-            part.fills[:] = begins
-            middle = low + (high - low) // (2 * _WORD) * _WORD
-            lists = (ends, *part, int(self.rounding == torch.bfloat16))
-            given = (x, grad, scale, low, middle, high)
-            cpu_dense.accumulate_and_lend(
-                starts, thresholds, marker.chunk, *lists, *given
-            )
+        def run(t: int) -> None:
+            row = lists.rows[t]
+            cpu_lend.accumulate_and_lend(*layout, *row[:-3], *given, *row[-3:])
 
-        share_out(run, 0, len(x), boundary=lambda position: position)
+        make([partial(run, t) for t in range(len(lists.rows))], len(lists.rows))
         marker.forget()  # there are lists, and no marks
-        inorder = [parts[low] for low in sorted(parts)]
-        return [
-            b
-            for b in range(len(marker.blocks))
-            if not self._join(b, inorder, begins.tolist())
-        ]
+        crowded = []
+        for b, sizes in enumerate(zip(*lists.sizes.tolist(), strict=True)):
+            if min(sizes) < 0:
+                crowded.append(b)
+            size = sum(each if each >= 0 else -1 - each for each in sizes)
+            lent = (lists.where, lists.held, lists.begins, lists.fills)
+            self.loans[b] = Loan(*lent, b, lists.counts, size)
+        return crowded
 
-    def _join(self, b: int, parts: Iterable[Part], begins: list[int]) -> bool:
-        """A block's loan from all its lists; False if one of them was too short."""
-        where, held, full = [], [], False
-        for part in parts:
-            for i in (2 * b, 2 * b + 1):
-                fill = int(part.fills[i])
-                full = full or fill < 0
-                end = fill if fill >= 0 else -1 - fill
-                where.append(part.where[begins[i] : end])
-                held.append(part.held[begins[i] : end])
-        self.loans[b] = Loan(np.concatenate(where), np.concatenate(held))
-        return not full
+    def _lists_for(self, marker: Marker) -> _Lists:
+        step = marker.chunk or _WORD  # both places of a part then go in step
+        parts = parts_of(0, marker.size, boundary=lambda p: p - p % step)
+        made_for = (parts, self.asked, marker.slack)
+        if self._lists is None or self._lists.made_for != made_for:
+            sizes = []
+            for b, block in enumerate(marker.blocks):
+                goal = goal_of(self.asked[b], marker.slack[b], block.length)
+                sizes += 2 * [min(int(_ROOM * goal) + _MORE, block.length) + _WORD]
+            self._lists = None  # the old room goes before the new one comes
+            made_for = (parts, dict(self.asked), list(marker.slack))
+            self._lists = _Lists.make(made_for, parts, sizes, step)
+        return self._lists
 
-    def _room(self, low: int, size: int, x: _Floats) -> Part:
-        """Kept, because fresh memory costs a fault every 4 kB."""
-        room = self.rooms.get(low)
-        lists = 2 * len(self.asked)
-        if room is None or len(room.where) < size or len(room.fills) != lists:
-            wide = np.int32 if len(x) < 2**31 else np.int64
-            where, held = np.empty(size, wide), np.empty(size, np.float32)
-            room = self.rooms[low] = Part(np.empty(lists, np.int64), where, held)
-        return room
+    def _place(self, x: Tensor, marker: Marker, number: int) -> Place:
+        """Where a block lies in `x`: found out once for all blocks and steps."""
+        memory = (x.data_ptr(), x.numel())
+        if memory != self._memory:
+            self._places = [place_of(x, block) for block in marker.blocks]
+            self._memory = memory
+        return self._places[number]
 
     def add(
-        self, number: int, place: Place, indices: NDArray[Any], values: _Floats
+        self,
+        number: int,
+        x: Tensor,
+        marker: Marker,
+        indices: NDArray[Any],
+        values: _Floats,
     ) -> bool:
         """Add to elements of a block that is lent; False if one lies outside."""
         loan = self.loans[number]
-        size = len(loan.where) + len(indices)
+        size = loan.size + len(indices)
         where, sums = np.empty(size, loan.where.dtype), np.empty(size, np.float32)
         changed = np.empty(size, np.uint8)
-        listed = (*loan, indices, values, where, sums, changed)
-        size = cpu_lent.add_to_lent(*place, *listed)
+        counts = np.zeros((1, 1, cpu_select.TALLIES), np.int32)
+        threshold = int(marker.marked_from[number])
+        listed = (*loan[:5], loan.changed, indices, values, threshold)
+        room = (where, sums, changed, counts[0])
+        size = cpu_lent.add_to_lent(*self._place(x, marker, number), *listed, *room)
         if size < 0:
             return False
-        self.loans[number] = Loan(where[:size], sums[:size], changed[:size])
+        begins, ends = np.array([[0, size]]), np.array([[size, size]])
+        self.loans[number] = Loan(where, sums, begins, ends, 0, counts, size, changed)
         return True
 
     def take(
-        self, number: int, place: Place, threshold: int, slack: float, out: Any
-    ) -> int | None:
-        """Write the largest of a block to `out`; the next threshold, or None.
+        self,
+        number: int,
+        x: Tensor,
+        marker: Marker,
+        out: tuple[NDArray[Any], _Floats],
+        threads: int,
+    ) -> bool:
+        """Write the largest of a block to `out`, and note where to mark from next.
 
-        None if too few reach the threshold: the loan is then to be given back.
+        False if too few reach the threshold: the loan is then to be given back.
         """
-        k = len(out[0])
+        place = self._place(x, marker, number)
+        k, slack = len(out[0]), marker.slack[number]
         goal = goal_of(k, slack, place.length)
-        brain = int(self.rounding == torch.bfloat16)
-        loan = self.loans[number]
-        asked = (*place[:-1], *loan, brain, threshold, goal)
-        others = np.empty_like(loan.where), np.empty_like(loan.held)
-        room = (cpu_select.room_for_counts(), *others)
-        found = Found(*cpu_lent.choose_lent(*asked, *room, *out))
+        threshold = int(marker.marked_from[number])
+        where, held, begins, ends, column, counts, size, changed = self.loans[number]
+        shares = np.empty((len(begins), 2), np.int64)
+        room = (cpu_select.room_for_counts(), room_for(size, where.dtype)[1], shares)
+        listed = (held, begins, ends, column, counts, k, goal, threshold)
+        found = Found(*cpu_lent.kth_lent(*listed, *room))
         if found.reaching < k:
-            return None
-        del self.loans[number]
-        return next_threshold(found, k, threshold=threshold, slack=slack, goal=goal)
+            return False
+        brain = int(self.rounding == torch.bfloat16)
 
-    def give_back(self, number: int, place: Place) -> None:
+        def run(t: int, start: int, end: int, ties: int) -> None:
+            lists = (where, held, begins[t], ends[t], column, changed, brain)
+            chosen = (found.kth, ties, *room_for(size, where.dtype))
+            chosen += (out[0][start:end], out[1][start:end])
+            cpu_lent.take_lent(*place[:-1], *lists, *chosen)
+
+        calls, start = [], 0
+        for t, (share, ties) in enumerate(shares.tolist()):
+            calls.append(partial(run, t, start, start + share, ties))
+            start += share
+        make(calls, threads)
+        del self.loans[number]
+        aim = next_threshold(found, k, threshold=threshold, slack=slack, goal=goal)
+        marker.aims[number] = aim
+        return True
+
+    def give_back(self, number: int, x: Tensor, marker: Marker) -> None:
         """Put what a block has lent back into the vector."""
-        loan = self.loans.pop(number)
-        cpu_lists.scatter(*place, loan.where, loan.held)
+        place, loan = self._place(x, marker, number), self.loans.pop(number)
+        cpu_lists.scatter(*place, *loan.entries())

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thinwire.kernels import cpu_dense, cpu_select
+from thinwire.kernels.cpu_arrays import Place
 
 # The smallest magnitude above zero, and how far below the k-th one a threshold may lie
 # for each unit of slack (half an octave for 0.3), as differences of bits.
@@ -27,16 +28,6 @@ _NEIGHBOURS = 16
 _KEPT = 1 << 22
 
 _kept = threading.local()
-
-
-class Place(NamedTuple):
-    """A block of an array: its chunk a multiple of 64 if it is in one piece."""
-
-    x: NDArray[np.float32]
-    start: int
-    chunk: int
-    stride: int
-    length: int
 
 
 class Marks(NamedTuple):
@@ -61,14 +52,14 @@ def search(
             threshold = max(threshold, _LEAST)
             cpu_dense.mark(*place, words, threshold)
         given = (*place[:-1], words, threshold, goal, cpu_select.room_for_counts())
-        room = _room(goal + goal // 4, indices.dtype)  # a sample aims less closely
+        room = room_for(goal + goal // 4, indices.dtype)  # a sample aims less closely
         while True:
             marked, count, kth, reached = cpu_select.choose(
                 *given, *room, indices, values
             )
             if marked <= len(room[0]) - cpu_select.SPARE:
                 break
-            room = _room(marked, indices.dtype)
+            room = room_for(marked, indices.dtype)
         attempts += 1
         if count >= k:
             break
@@ -109,8 +100,11 @@ def next_threshold(
     return max(min(reached, kth), lowest, _LEAST)
 
 
-def _room(size: int, dtype: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """Scratch for candidates: kept, because fresh memory costs a fault every 4 kB."""
+def room_for(size: int, dtype: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """This thread's scratch for candidates, until it asks again.
+
+    Kept, because fresh memory costs a fault every 4 kB.
+    """
     room = getattr(_kept, "room", None)
     size += cpu_select.SPARE
     if room is None or len(room[0]) < size or room[0].dtype != dtype:

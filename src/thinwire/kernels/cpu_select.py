@@ -30,8 +30,11 @@ Counts = NDArray[np.int32]
 BINS = 1 << 13
 # The first count above a known threshold: bins 0.1 % wide, eight octaves of them.
 FINE = 13
+# Counts that are made in the dense pass: few bins stay in the cache. They are as wide,
+# and one octave is enough for thresholds as close as they are, as a rule.
+TALLIES = 1 << 10
 # The first count of a list about which nothing is known: every magnitude has its bin.
-_COARSE = 18
+COARSE = 18
 # Elements that are on their way from memory while one is looked at.
 SPARE = 48
 
@@ -60,6 +63,12 @@ def find(counts: Counts, k: int) -> tuple[int, int]:
 
 
 @part
+def tally(counts: Counts, number: int, above: int) -> None:
+    """Count an element of a block by how far its magnitude is above the threshold."""
+    counts[np.uintp(number), np.uintp(min(above >> FINE, TALLIES - 1))] += 1
+
+
+@part
 def clear(counts: Counts) -> None:
     """Begin to count."""
     for b in range(len(counts)):
@@ -83,16 +92,16 @@ def refine(
         if shift == 0:
             return low, k
         if unlimited:
-            shift = _COARSE
+            shift = COARSE
         else:
             high = low + (1 << shift)
             shift = max(shift - 13, 0)
         clear(counts)
-        _count_between(values, count, low, high, shift, counts)
+        count_between(values, count, low, high, shift, counts)
 
 
 @part
-def _count_between(
+def count_between(
     values: Floats, count: int, low: int, high: int, shift: int, counts: Counts
 ) -> None:
     """Count the few magnitudes from `low` to below `high`.
@@ -132,9 +141,9 @@ def kth_magnitude(values: Floats, k: int, counts: Counts) -> tuple[int, int]:
     """The k-th largest magnitude of a list, and how many of it are among the k."""
     clear(counts)
     for i in range(len(values)):
-        counts[np.uintp(magnitude(values[i]) >> _COARSE)] += 1
+        counts[np.uintp(magnitude(values[i]) >> COARSE)] += 1
     return refine(  # type: ignore[no-any-return]
-        values, len(values), k, np.int64(0), np.int64(_COARSE), counts
+        values, len(values), k, np.int64(0), np.int64(COARSE), counts
     )
 
 

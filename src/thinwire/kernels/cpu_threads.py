@@ -26,17 +26,24 @@ def share_out(
     *,
     boundary: Callable[[int], int],
 ) -> None:
-    """Call `run(start, end)` for parts that make up `low` to `high`.
+    """Call `run(start, end)` for `parts_of(low, high)`, at once."""
+    parts = parts_of(low, high, boundary=boundary)
+    make([partial(run, *part) for part in parts], len(parts))
 
-    Parts meet at `boundary(p)`, the last place up to `p` where they may.
+
+def parts_of(
+    low: int, high: int, *, boundary: Callable[[int], int]
+) -> list[tuple[int, int]]:
+    """Where the parts of a pass from `low` to `high` begin and end, one for a thread.
+
+    They meet at `boundary(p)`, the last place up to `p` where they may.
     """
     threads = threads_for(high - low)
     if threads < 2:
-        run(low, high)
-        return
+        return [(low, high)]
     ideal = (low + (high - low) * i // threads for i in range(1, threads))
     cuts = [low, *(max(boundary(cut), low) for cut in ideal), high]
-    make([partial(run, *part) for part in pairwise(cuts) if part[0] < part[1]], threads)
+    return [part for part in pairwise(cuts) if part[0] < part[1]]
 
 
 def threads_for(size: int) -> int:
@@ -46,6 +53,10 @@ def threads_for(size: int) -> int:
 
 def make(calls: Sequence[Callable[[], object]], threads: int) -> None:
     """Make all the calls; each thread makes the next one when it is done with one."""
+    if threads < 2 or len(calls) < 2:
+        for call in calls:
+            call()
+        return
     waiting = iter(calls)
 
     def work() -> None:

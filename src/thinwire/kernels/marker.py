@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.blocks import Block, interleaved_blocks
@@ -36,12 +38,17 @@ class Marker:
 
     blocks: tuple[Block, ...]
     lending: bool = field(default=False, kw_only=True)
-    hints: Tensor = field(init=False)
+    # By NumPy, as they are read and written one by one, which tensors are slow at.
+    hints: NDArray[np.float32] = field(init=False)
     bitmap: Tensor = field(init=False)
     offsets: tuple[int, ...] = field(init=False)
     valid: list[bool] = field(init=False)
     # What the marks of a block were made with; its hint may have changed since.
-    thresholds: list[float] = field(init=False)
+    thresholds: NDArray[np.float32] = field(init=False)
+    # Both as the integers that have the same bits, in which kernels count.
+    aims: NDArray[np.int32] = field(init=False)
+    marked_from: NDArray[np.int32] = field(init=False)
+    size: int = field(init=False)
     # How much more than k the next hint aims at; more after too few were marked.
     slack: list[float] = field(init=False)
     # How the blocks lie: one after the other (0), dealt in chunks of so many elements,
@@ -55,8 +62,11 @@ class Marker:
     _pieces: list[tuple[int, int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.hints = torch.full((len(self.blocks),), -1.0)
-        self.thresholds = [-1.0] * len(self.blocks)
+        self.hints = np.full(len(self.blocks), -1.0, np.float32)
+        self.thresholds = self.hints.copy()
+        self.aims = self.hints.view(np.int32)
+        self.marked_from = self.thresholds.view(np.int32)
+        self.size = sum(block.length for block in self.blocks)
         self.slack = [SLACK] * len(self.blocks)
         self.offsets = (0,)
         for block in self.blocks:
@@ -89,17 +99,22 @@ class Marker:
             self.forget()
         if low < high:
             self._pieces.append((low, high))
+        if high - low == self.size:  # as a rule: one step for all blocks
+            self.thresholds[:] = self.hints
+            self._covered = [block.length for block in self.blocks]
+            self.valid = [hint >= 0 for hint in self.thresholds.tolist()]
+            return
         hints = self.hints.tolist()
         for b, block in enumerate(self.blocks):
             if self._covered[b] == 0:
                 self.thresholds[b] = hints[b]
             self._covered[b] += block.before(high) - block.before(low)
             complete = self._covered[b] == block.length
-            self.valid[b] = complete and self.thresholds[b] >= 0
+            self.valid[b] = complete and bool(self.thresholds[b] >= 0)
 
     def describes(self, size: int) -> bool:
         """Whether accumulation can mark: known blocks that make up the vector."""
-        return self.chunk >= 0 and size == sum(block.length for block in self.blocks)
+        return self.chunk >= 0 and size == self.size
 
     def word_boundary(self, position: int) -> int:
         """The last place up to `position` where no word of marks is begun."""
