@@ -48,17 +48,20 @@ NANOSECONDS = {"elias-fano": (2.0, 2.5), "rice": (3.0, 3.0), "bfloat16": (0.3, 0
 
 
 class Gradients:
-    """Fresh gradients of the same shape: x alone evolves."""
+    """Fresh gradients of the same shape: x alone evolves.
+
+    In few operations: what many leave behind, whoever allocates next must tidy up.
+    """
 
     def __init__(self, size: int) -> None:
         torch.manual_seed(0)
-        self.scales = torch.randn(-(-size // PERIOD)).exp_()
+        scales = torch.randn(-(-size // PERIOD)).exp_()
+        self.scales = scales.repeat_interleave(PERIOD)[:size]
         self.signs = torch.empty(size, dtype=torch.int8)
 
     def fill(self, grad: Tensor) -> None:
         grad.exponential_().mul_(self.signs.random_(0, 2).mul_(2).sub_(1))
-        for part, scale in zip(grad.split(PERIOD), self.scales, strict=True):
-            part.mul_(scale)
+        grad.mul_(self.scales)
 
 
 class Ours:
@@ -97,13 +100,14 @@ Seconds = dict[str, list[float]]
 def measure(setting: Setting) -> tuple[Seconds, Ours]:
     size, k = setting.size, int(setting.size * setting.density)
     gradients, ours = Gradients(size), Ours(size, setting.density, setting.blocks)
+    # Gradients in torch's memory, as DDP's are; sums in memory of the same kind as x.
     grad, copy, evict = (torch.zeros(size) for _ in range(3))
-    floor = kernels.zeros(size)  # memory of the same kind as ours
+    floor, peer = kernels.zeros(size), kernels.zeros(size)
     for _ in range(WARM):
         gradients.fill(grad)
         ours.accumulate(grad)
         ours.take()
-    peer = ours.x.clone()
+    peer.copy_(ours.x)
     seconds: Seconds = {name: [] for name in NAMES}
     pause = partial(sleep, PAUSE if setting.threads > 1 else 0.0)
     for repeat in range(setting.repeats):

@@ -64,6 +64,8 @@ Sparse = tuple[Tensor, Tensor]
 
 # What is not float32 or bfloat16 is converted so many elements at a time, in the cache.
 _PIECE = 1 << 16
+# What a thread's share of lists is at least, in elements to be taken.
+_SHARE = 50_000
 _NO_WORDS = np.empty(0, np.int64)
 
 
@@ -130,7 +132,7 @@ def _accumulate(
     low, high = offset, offset + len(addend)
     loans = None if marker is None else marker.scratch
     if marker is not None and isinstance(loans, Loans) and loans.ready(marker, addend):
-        crowded = loans.lend(x, addend, np.float32(scale), marker)
+        crowded = loans.lend(x, addend, float(scale), marker)
         if crowded:
             _give_back(x, marker, crowded)
         return
@@ -139,7 +141,7 @@ def _accumulate(
         add = partial(cpu_dense.accumulate, *given)
         share_out(add, low, high, boundary=lambda position: position)
         return
-    marks = map(array_of, (marker.bitmap, marker.starts, marker.firsts))
+    marks = (array_of(marker.bitmap), marker.starts, marker.firsts)
     layout = (*marks, marker.marked_from, marker.chunk)
 
     def add_and_mark(low: int, high: int) -> None:
@@ -170,6 +172,8 @@ def take_each(
     loans = _loans(marker) if marker.lending else None
     taken: dict[int, Sparse] = {}
     threads = threads_for(sum(marker.blocks[number].length for number in numbers))
+    if loans is not None and all(number in loans.loans for number in numbers):
+        threads = min(threads, sum(counts) // _SHARE)  # it takes a look at lists alone
     # One block is shared by those who lent it; several are dealt out.
     sharing = threads if len(wanted) == 1 else 1
 

@@ -43,7 +43,7 @@ def accumulate_and_lend(
     low: int,
     middle: int,
     high: int,
-) -> None:
+) -> bool:
     """`cpu_dense.accumulate`, and candidates leave `x` for a list while at hand.
 
     Of a candidate only that stays which rounding takes off, if it is sent; to bfloat16
@@ -51,7 +51,7 @@ def accumulate_and_lend(
     what lies behind. A list goes from its `begins` to its `ends` at most, and to its
     `fills` then; when there is no room for a word more, it takes no more. `counts[b]`
     is the block's `tally`, and `sizes[b]` how many it has listed; -1 less that, if one
-    of its lists was too short.
+    of its lists was too short. Answers whether one was.
     """
     for number in range(len(fills)):
         fills[number] = begins[number]
@@ -59,23 +59,25 @@ def accumulate_and_lend(
     q = end_q = middle
     n = m = last_n = last_m = here = there = 0
     i = j = 0
+    b = c = -1
+    factor = np.float32(scale)
     least_p = least_q = np.int64(0)
     blocks = len(thresholds)
     while p < middle and q < high:
         if p == end_p:
-            b, i, end_p = run(starts, blocks, chunk, p, middle)
+            b, i, end_p = _next_run(starts, blocks, chunk, p, middle, b, i)
             here = 2 * b
             n, last_n, least_p = _list(fills, ends, here, thresholds[b])
         if q == end_q:
-            b, j, end_q = run(starts, blocks, chunk, q, high)
-            there = 2 * b + 1
-            m, last_m, least_q = _list(fills, ends, there, thresholds[b])
+            c, j, end_q = _next_run(starts, blocks, chunk, q, high, c, j)
+            there = 2 * c + 1
+            m, last_m, least_q = _list(fills, ends, there, thresholds[c])
         for _ in range(min(end_p - p, end_q - q) >> 6):
-            word = accumulate_64(x, p, grad, p, scale, least_p)
+            word = accumulate_64(x, p, grad, p, factor, least_p)
             n = _lend(x, p, word, brain, where, held, n, i)
             if n > last_n:
                 least_p = _NEVER
-            word = accumulate_64(x, q, grad, q, scale, least_q)
+            word = accumulate_64(x, q, grad, q, factor, least_q)
             m = _lend(x, q, word, brain, where, held, m, j)
             if m > last_m:
                 least_q = _NEVER
@@ -89,7 +91,7 @@ def accumulate_and_lend(
             _finish(
                 x,
                 grad,
-                scale,
+                factor,
                 p,
                 end_p,
                 i,
@@ -101,12 +103,13 @@ def accumulate_and_lend(
                 fills,
                 here,
             )
+            i += end_p - p
             p = end_p
         if 0 < end_q - q < 64:
             _finish(
                 x,
                 grad,
-                scale,
+                factor,
                 q,
                 end_q,
                 j,
@@ -118,13 +121,14 @@ def accumulate_and_lend(
                 fills,
                 there,
             )
+            j += end_q - q
             q = end_q
     while p < middle:
         b, i, end_p = run(starts, blocks, chunk, p, middle)
         _finish(
             x,
             grad,
-            scale,
+            factor,
             p,
             end_p,
             i,
@@ -142,7 +146,7 @@ def accumulate_and_lend(
         _finish(
             x,
             grad,
-            scale,
+            factor,
             q,
             end_q,
             j,
@@ -155,6 +159,7 @@ def accumulate_and_lend(
             2 * b + 1,
         )
         q = end_q
+    short = False
     for b in range(blocks):
         n, m = fills[2 * b], fills[2 * b + 1]
         full = n < 0 or m < 0
@@ -162,11 +167,29 @@ def accumulate_and_lend(
         fills[2 * b + 1] = max(m, -1 - m)
         size = fills[2 * b] - begins[2 * b] + fills[2 * b + 1] - begins[2 * b + 1]
         sizes[b] = -1 - size if full else size
+        short = short or full
         # Now that they are still in the cache, and not in the pass, which would wait.
         clear(counts[b])
         for number in (2 * b, 2 * b + 1):
             for e in range(begins[number], fills[number]):
                 tally(counts, b, magnitude(held[np.uintp(e)]) - thresholds[b])
+    return short
+
+
+@part
+def _next_run(
+    starts: Bits, blocks: int, chunk: int, p: int, limit: int, b: int, j: int
+) -> tuple[int, int, int]:
+    """`run`, where one of block `b` (-1: none yet) has just ended before its `j`.
+
+    It takes divisions, and chunks are many: the next one is the next block's.
+    """
+    if chunk == 0 or b < 0:
+        return run(starts, blocks, chunk, p, limit)  # type: ignore[no-any-return]
+    end = min(p + chunk, limit)
+    if b + 1 < blocks:
+        return b + 1, j - chunk, end
+    return 0, j, end
 
 
 @part

@@ -173,7 +173,7 @@ def kth_lent(
     if b == TALLIES - 1:  # the open one
         high = np.int64(MAGNITUDE + 1)
         shift = np.int64(COARSE)
-    few = 0
+    few: Any = 0
     for t in range(len(begins)):
         for s in range(2 * number, 2 * number + 2):
             few = _members(held, begins[t, s], ends[t, s], low, high, members, few)
@@ -186,8 +186,8 @@ def kth_lent(
 
 @part
 def _members(
-    held: Floats, i: int, end: int, low: int, high: int, members: Floats, n: int
-) -> int:
+    held: Floats, i: int, end: int, low: int, high: int, members: Floats, n: Any
+) -> Any:
     """List the few values of magnitudes from `low` to below `high`.
 
     Most runs of 16 have none of them, which is found out without a branch for each.
@@ -236,7 +236,7 @@ def _share(
                 m = np.uint32(magnitude(held[np.uintp(i)]))
                 above += np.uint32(m > np.uint32(kth))
                 equal += np.uint32(m == np.uint32(kth))
-        given = min(np.int64(equal), ties)
+        given: Any = min(np.int64(equal), ties)
         shares[t, 0] = np.int64(above) + given
         shares[t, 1] = given
         ties -= given

@@ -11,6 +11,7 @@ Only those that are not selected, or were added to meanwhile, are written again.
 
 from dataclasses import dataclass, field
 from functools import partial
+from math import ceil, log2
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +21,15 @@ from torch import Tensor
 
 from thinwire.kernels import cpu_lend, cpu_lent, cpu_lists, cpu_select
 from thinwire.kernels.cpu_arrays import Place, place_of
-from thinwire.kernels.cpu_search import Found, goal_of, next_threshold, room_for
+from thinwire.kernels.cpu_search import (
+    Found,
+    goal_of,
+    next_threshold,
+    room_for,
+    room_to_count,
+)
 from thinwire.kernels.cpu_threads import make, parts_of
-from thinwire.kernels.marker import Marker
+from thinwire.kernels.marker import SLACK, Marker
 
 # Lists have room for this many times what they are expected to hold, and a few more:
 # for twice as many as are selected, where hints are as close as they get.
@@ -41,9 +48,9 @@ class Loan(NamedTuple):
     """A block's lent elements: ascending lists, two for each part of the vector.
 
     They are at `begins[part, 2 * number]` to `ends[part, 2 * number]` of `where` and
-    `held`, and in the column beside, `size` elements in all; `cpu_select.tally` has
-    counted them in `counts[part, number]`. `changed` tells which were added to since;
-    empty: none.
+    `held`, and in the column beside, `sizes[part, number]` elements in both;
+    `cpu_select.tally` has counted them in `counts[part, number]`. `changed` tells which
+    were added to since; empty: none.
     """
 
     where: NDArray[Any]
@@ -52,8 +59,13 @@ class Loan(NamedTuple):
     ends: _Bits
     number: int
     counts: NDArray[np.int32]
-    size: int
+    sizes: _Bits
     changed: NDArray[np.uint8] = _NONE
+
+    @property
+    def size(self) -> int:
+        """How many elements are lent."""
+        return sum(self.sizes[:, self.number].tolist())
 
     def entries(self) -> tuple[NDArray[Any], _Floats]:
         """All lists as one."""
@@ -72,15 +84,10 @@ class _Lists(NamedTuple):
     """
 
     made_for: object
-    parts: list[tuple[int, int]]
-    begins: _Bits
-    fills: _Bits
     sizes: _Bits
-    counts: NDArray[np.int32]
-    where: NDArray[Any]
-    held: _Floats
-    # What the dense pass is given for each part.
+    # What the dense pass is given for each part, and what comes of it for each block.
     rows: list[tuple[Any, ...]]
+    loans: list[Loan]
 
     @classmethod
     def make(
@@ -88,7 +95,7 @@ class _Lists(NamedTuple):
     ) -> "_Lists":
         """Columns of these sizes, in a row for each part; its middle is at a `step`."""
         limits = np.tile(sizes, len(parts)).cumsum().reshape(len(parts), -1)
-        begins, fills = limits - sizes, np.empty_like(limits)
+        begins, fills = limits - np.array(sizes), np.empty_like(limits)
         blocks = len(sizes) // 2
         listed = np.empty((len(parts), blocks), np.int64)
         counts = np.empty((len(parts), blocks, cpu_select.TALLIES), np.int32)
@@ -101,7 +108,10 @@ class _Lists(NamedTuple):
             middle = low + (high - low) // (2 * step) * step
             row = (begins[t], limits[t], fills[t], listed[t], counts[t])
             rows.append((*row, where, held, low, middle, high))
-        return cls(made_for, parts, begins, fills, listed, counts, where, held, rows)
+        loans = [
+            Loan(where, held, begins, fills, b, counts, listed) for b in range(blocks)
+        ]
+        return cls(made_for, listed, rows, loans)
 
 
 @dataclass(slots=True)
@@ -137,7 +147,7 @@ class Loans:
         return known and len(grad) == marker.size
 
     def lend(
-        self, x: Tensor, grad: NDArray[Any], scale: np.float32, marker: Marker
+        self, x: Tensor, grad: NDArray[Any], scale: float, marker: Marker
     ) -> list[int]:
         """Accumulate, and take candidates out of `x`.
 
@@ -146,36 +156,38 @@ class Loans:
         """
         lists = self._lists_for(marker)
         self.rounding = self.asked_rounding
-        layout = (marker.starts.numpy(), marker.marked_from, marker.chunk)
+        layout = (marker.starts, marker.marked_from, marker.chunk)
         brain = int(self.rounding == torch.bfloat16)
         given = (brain, self._place(x, marker, 0).x, grad, scale)
+        short: list[int] = []
 
         def run(t: int) -> None:
             row = lists.rows[t]
-            cpu_lend.accumulate_and_lend(*layout, *row[:-3], *given, *row[-3:])
+            if cpu_lend.accumulate_and_lend(*layout, *row[:-3], *given, *row[-3:]):
+                short.append(t)
 
         make([partial(run, t) for t in range(len(lists.rows))], len(lists.rows))
         marker.forget()  # there are lists, and no marks
-        crowded = []
-        for b, sizes in enumerate(zip(*lists.sizes.tolist(), strict=True)):
-            if min(sizes) < 0:
-                crowded.append(b)
-            size = sum(each if each >= 0 else -1 - each for each in sizes)
-            lent = (lists.where, lists.held, lists.begins, lists.fills)
-            self.loans[b] = Loan(*lent, b, lists.counts, size)
+        self.loans = dict(enumerate(lists.loans))
+        if not short:
+            return []
+        crowded = np.flatnonzero((lists.sizes < 0).any(0)).tolist()
+        np.maximum(lists.sizes, -1 - lists.sizes, out=lists.sizes)
         return crowded
 
     def _lists_for(self, marker: Marker) -> _Lists:
         step = marker.chunk or _WORD  # both places of a part then go in step
         parts = parts_of(0, marker.size, boundary=lambda p: p - p % step)
-        made_for = (parts, self.asked, marker.slack)
+        # Room is made for the slack's next power of two: it changes in small steps.
+        doubled = [ceil(log2(slack / SLACK)) for slack in marker.slack]
+        made_for = (parts, self.asked, doubled)
         if self._lists is None or self._lists.made_for != made_for:
             sizes = []
             for b, block in enumerate(marker.blocks):
-                goal = goal_of(self.asked[b], marker.slack[b], block.length)
+                goal = goal_of(self.asked[b], SLACK * 2 ** doubled[b], block.length)
                 sizes += 2 * [min(int(_ROOM * goal) + _MORE, block.length) + _WORD]
             self._lists = None  # the old room goes before the new one comes
-            made_for = (parts, dict(self.asked), list(marker.slack))
+            made_for = (parts, dict(self.asked), doubled)
             self._lists = _Lists.make(made_for, parts, sizes, step)
         return self._lists
 
@@ -208,7 +220,8 @@ class Loans:
         if size < 0:
             return False
         begins, ends = np.array([[0, size]]), np.array([[size, size]])
-        self.loans[number] = Loan(where, sums, begins, ends, 0, counts, size, changed)
+        sizes = np.array([[size]])
+        self.loans[number] = Loan(where, sums, begins, ends, 0, counts, sizes, changed)
         return True
 
     def take(
@@ -227,20 +240,22 @@ class Loans:
         k, slack = len(out[0]), marker.slack[number]
         goal = goal_of(k, slack, place.length)
         threshold = int(marker.marked_from[number])
-        where, held, begins, ends, column, counts, size, changed = self.loans[number]
+        loan = self.loans[number]
+        where, held, begins, ends, column, counts, _, changed = loan
+        size = loan.size
         shares = np.empty((len(begins), 2), np.int64)
-        room = (cpu_select.room_for_counts(), room_for(size, where.dtype)[1], shares)
+        members = room_for(size, where.dtype)[1]
         listed = (held, begins, ends, column, counts, k, goal, threshold)
-        found = Found(*cpu_lent.kth_lent(*listed, *room))
+        found = Found(*cpu_lent.kth_lent(*listed, room_to_count(), members, shares))
         if found.reaching < k:
             return False
         brain = int(self.rounding == torch.bfloat16)
 
         def run(t: int, start: int, end: int, ties: int) -> None:
             lists = (where, held, begins[t], ends[t], column, changed, brain)
-            chosen = (found.kth, ties, *room_for(size, where.dtype))
-            chosen += (out[0][start:end], out[1][start:end])
-            cpu_lent.take_lent(*place[:-1], *lists, *chosen)
+            chosen = (out[0][start:end], out[1][start:end])
+            room = room_for(size, where.dtype)
+            cpu_lent.take_lent(*place[:-1], *lists, found.kth, ties, *room, *chosen)
 
         calls, start = [], 0
         for t, (share, ties) in enumerate(shares.tolist()):

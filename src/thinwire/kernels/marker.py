@@ -54,8 +54,8 @@ class Marker:
     # How the blocks lie: one after the other (0), dealt in chunks of so many elements,
     # or in another way (-1), which is not marked while accumulating.
     chunk: int = field(init=False)
-    starts: Tensor = field(init=False)
-    firsts: Tensor = field(init=False)
+    starts: NDArray[np.int64] = field(init=False)
+    firsts: NDArray[np.int64] = field(init=False)
     # What a backend keeps instead of a bitmap, on its device.
     scratch: Any = field(init=False, default=None, compare=False, repr=False)
     _covered: list[int] = field(init=False)
@@ -74,8 +74,8 @@ class Marker:
         self.bitmap = torch.zeros(self.offsets[-1], dtype=torch.int64)
         self.chunk = dealt(self.blocks)
         ends = [block.start + block.length for block in self.blocks]
-        self.starts = torch.tensor([0, *ends])
-        self.firsts = torch.tensor(self.offsets[:-1])
+        self.starts = np.array([0, *ends])
+        self.firsts = np.array(self.offsets[:-1], np.int64)
         self.forget()
 
     def forget(self) -> None:
