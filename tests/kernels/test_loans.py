@@ -5,7 +5,14 @@ import torch
 from kernel_inputs import same_bits, some_indices
 
 from thinwire import kernels
-from thinwire.kernels import Block, Marker, contiguous_blocks, cpu, interleaved_blocks
+from thinwire.kernels import (
+    Block,
+    Marker,
+    contiguous_blocks,
+    cpu,
+    cpu_lent,
+    interleaved_blocks,
+)
 from thinwire.kernels.cpu_loans import Loans
 
 SIZE = 20_011
@@ -105,6 +112,41 @@ def test_threads_lend_alike(monkeypatch, blocks):
         twin.add(0)
         twin.take()
         twin.check()
+
+
+@pytest.mark.parametrize("rounding", [torch.float32, torch.bfloat16], ids=str)
+def test_threads_share_what_they_lent_of_one_block(monkeypatch, rounding):
+    """Also where most of what is chosen, or the last of it, is equal."""
+    monkeypatch.setattr("thinwire.kernels.cpu_threads.SHARE", 1000)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    calls = []
+    take_lent = cpu_lent.take_lent
+
+    def counted(*given):
+        calls.append(given)
+        take_lent(*given)
+
+    monkeypatch.setattr(cpu_lent, "take_lent", counted)
+    twin = Twin(WAYS["whole"], rounding).warm()
+    for step in range(6):
+        grad = 3 * torch.randn(SIZE, generator=twin.draws)
+        twin.accumulate(grad.round() if step % 2 else grad)
+        del calls[:]
+        if step == 4:
+            twin.add(0)  # which makes one list of all
+        twin.take()
+        assert len(calls) == (1 if step == 4 else 3)
+        twin.check()
+
+
+def test_a_hint_more_than_an_octave_too_low(blocks):
+    """The k-th magnitude is beyond the bins that are counted while lending."""
+    twin = Twin(blocks).warm()
+    twin.marker.hints *= 0.45
+    twin.accumulate()
+    assert twin.lent()
+    twin.take()
+    twin.check()
 
 
 def test_more_candidates_than_room(monkeypatch, blocks):

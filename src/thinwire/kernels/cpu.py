@@ -10,9 +10,11 @@ before it already done.
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels import cpu_dense, cpu_lists, cpu_select, reference
@@ -64,8 +66,8 @@ Sparse = tuple[Tensor, Tensor]
 
 # What is not float32 or bfloat16 is converted so many elements at a time, in the cache.
 _PIECE = 1 << 16
-# What a thread's share of lists is at least, in elements to be taken.
-_SHARE = 50_000
+# To take an element from a list is as much as to pass by so many of a vector.
+_DEAR = 40
 _NO_WORDS = np.empty(0, np.int64)
 
 
@@ -109,14 +111,17 @@ def accumulate_(
         raise ValueError(f"a gradient is float32, bfloat16 or float16: {dtype}")
     if length == 0 < size:
         return  # and what was lent stays so
+    plain = dtype != torch.float16 and grad.is_contiguous()
     if marker is not None:
         _give_back(x, marker)
-        if marker.describes(size):
-            marker.cover(offset, end)
-        else:
+        if not marker.describes(size):
             marker.forget()
             marker = None
-    if dtype != torch.float16 and grad.is_contiguous():
+        elif plain and length == size and _lend(x, grad, scale, marker):
+            return
+        else:
+            marker.cover(offset, end)
+    if plain:
         _accumulate(x, grad, offset, scale, marker)
         return
     for start in range(0, length, _PIECE):
@@ -125,18 +130,26 @@ def accumulate_(
     grad.zero_()
 
 
+def _lend(x: Tensor, grad: Tensor, scale: float, marker: Marker) -> bool:
+    """Accumulate with loans, if what is known of the vector is enough for them."""
+    loans = marker.scratch
+    if not isinstance(loans, Loans) or not loans.ready(marker):
+        return False
+    crowded = loans.lend(x, _addend(grad), float(scale), marker)
+    if crowded:
+        _give_back(x, marker, crowded)
+    return True
+
+
+def _addend(grad: Tensor) -> NDArray[Any]:
+    return array_of(grad if grad.dtype == torch.float32 else grad.view(torch.uint16))
+
+
 def _accumulate(
     x: Tensor, grad: Tensor, offset: int, scale: float, marker: Marker | None
 ) -> None:
-    addend = array_of(grad if grad.dtype == torch.float32 else grad.view(torch.uint16))
-    low, high = offset, offset + len(addend)
-    loans = None if marker is None else marker.scratch
-    if marker is not None and isinstance(loans, Loans) and loans.ready(marker, addend):
-        crowded = loans.lend(x, addend, float(scale), marker)
-        if crowded:
-            _give_back(x, marker, crowded)
-        return
-    given = (array_of(x), offset, addend, np.float32(scale))
+    given = (array_of(x), offset, _addend(grad), np.float32(scale))
+    low, high = offset, offset + grad.numel()
     if marker is None:
         add = partial(cpu_dense.accumulate, *given)
         share_out(add, low, high, boundary=lambda position: position)
@@ -171,9 +184,10 @@ def take_each(
     # Before threads share the marker: each would make its own.
     loans = _loans(marker) if marker.lending else None
     taken: dict[int, Sparse] = {}
-    threads = threads_for(sum(marker.blocks[number].length for number in numbers))
-    if loans is not None and all(number in loans.loans for number in numbers):
-        threads = min(threads, sum(counts) // _SHARE)  # it takes a look at lists alone
+    if loans is not None and loans.loans.keys() >= set(numbers):
+        threads = threads_for(sum(counts) * _DEAR)  # lists alone are looked at
+    else:
+        threads = threads_for(sum(marker.blocks[number].length for number in numbers))
     # One block is shared by those who lent it; several are dealt out.
     sharing = threads if len(wanted) == 1 else 1
 

@@ -21,12 +21,12 @@ class Place(NamedTuple):
 
 def array_of(tensor: Tensor) -> NDArray[Any]:
     """A contiguous tensor's memory, flat."""
-    if not tensor.is_contiguous():
-        raise ValueError("a kernel works on contiguous tensors: call .contiguous()")
-    if tensor.requires_grad or tensor.dim() != 1:
-        tensor = tensor.detach().view(-1)
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     array: NDArray[Any] = tensor.numpy()
-    return array
+    if not array.flags.c_contiguous:
+        raise ValueError("a kernel works on contiguous tensors: call .contiguous()")
+    return array if array.ndim == 1 else array.reshape(-1)
 
 
 def place_of(x: Tensor, block: Block) -> Place:

@@ -144,13 +144,13 @@ def kth_lent(
     room: Counts,
     members: Floats,
     shares: Bits,
-) -> tuple[int, int, int]:
+) -> tuple[int, int, int, int]:
     """The k-th largest magnitude of what a block has lent, and who must give how many.
 
-    Answers as `cpu_select.choose` does, but for how many are marked. `shares` gets, for
-    each part, how many are chosen from it, and how many of these equal the k-th; it is
-    not touched if too few reach the threshold. `room` is room to count in; `members`,
-    as long as all lists together, has room for values.
+    Answers as `cpu_select.choose` does, not how many are marked, but how many of those
+    that equal the k-th are chosen. `shares`, unless it is empty, gets the number of the
+    chosen and of these for each part, if enough reach the threshold. `room` is room to
+    count in, `members`, as long as all lists together, for values.
     """
     tallies = room[:TALLIES]
     n: Any = np.int64(0)
@@ -161,7 +161,7 @@ def kth_lent(
         tallies[np.uintp(i)] = total
         n += total
     if n < k:
-        return n, 0, 0
+        return n, 0, 0, 0
     reached = 0
     if n >= goal:
         b, _ = find(tallies, goal)
@@ -180,8 +180,8 @@ def kth_lent(
     clear(room)
     count_between(members, few, low, high, shift, room)
     kth, ties = refine(members, few, left, low, shift, room)
-    _share(held, begins, ends, number, k, kth, ties, shares)
-    return n, kth, reached
+    _share(held, begins, ends, number, kth, ties, shares)
+    return n, kth, reached, ties
 
 
 @part
@@ -217,18 +217,12 @@ def _share(
     begins: Bits,
     ends: Bits,
     number: int,
-    k: int,
     kth: int,
     ties: int,
     shares: Bits,
 ) -> None:
     """How many each part gives, and how many of them are ties: the first ones."""
-    parts = len(begins)
-    for t in range(parts):
-        if parts == 1:
-            shares[t, 0] = k
-            shares[t, 1] = ties
-            continue
+    for t in range(len(shares)):
         above = np.uint32(0)
         equal = np.uint32(0)
         for s in range(2 * number, 2 * number + 2):
@@ -249,6 +243,8 @@ def _sort_out(
     begins: Bits,
     ends: Bits,
     number: int,
+    first: int,
+    last: int,
     changed: Any,
     kth: int,
     ties: int,
@@ -267,11 +263,11 @@ def _sort_out(
     """
     taken: Any = 0
     back: Any = 0
-    last: Any = size - 1
+    tail: Any = size - 1
     some = len(changed) > 0
-    for s in range(2 * number, 2 * number + 2):
-        i = begins[s]
-        end = ends[s]
+    for column in range(2 * first, 2 * last):
+        i = begins[column >> 1, 2 * number + (column & 1)]
+        end = ends[column >> 1, 2 * number + (column & 1)]
         while i < end and taken < len(indices):
             j = where[np.uintp(i)]
             value = held[np.uintp(i)]
@@ -286,16 +282,16 @@ def _sort_out(
             taken += kept
             back += 1 - kept
             if some:
-                others[np.uintp(last)] = j
-                rest[np.uintp(last)] = value
-                last -= kept & changed[np.uintp(i)]
+                others[np.uintp(tail)] = j
+                rest[np.uintp(tail)] = value
+                tail -= kept & changed[np.uintp(i)]
             i += 1
         while i < end:
             others[np.uintp(back)] = where[np.uintp(i)]
             rest[np.uintp(back)] = held[np.uintp(i)]
             back += 1
             i += 1
-    return back, last + 1
+    return back, tail + 1
 
 
 @part
@@ -331,6 +327,8 @@ def take_lent(
     begins: Bits,
     ends: Bits,
     number: int,
+    first: int,
+    last: int,
     changed: Any,
     brain: int,
     kth: int,
@@ -340,15 +338,18 @@ def take_lent(
     indices: Indices,
     values: Floats,
 ) -> None:
-    """Write what is chosen from one part's lists of a block; the others go back.
+    """Write what is chosen from a block's lists of some parts; the others go back.
 
-    `kth` and `ties` are `kth_lent`'s. Of what is chosen, that which rounding takes off
-    is in `x` already, unless the element was `changed` (or that is empty: none was).
-    `others` and `rest`, as long as the lists together, are room.
+    They are the parts from `first` to before `last`; `kth` and `ties` are `kth_lent`'s.
+    Of what is chosen, that which rounding takes off is in `x` already, unless the
+    element was `changed` (or that is empty: none was). `others` and `rest`, as long as
+    the lists together, are room.
     """
-    s = 2 * number
-    size = ends[s] - begins[s] + ends[s + 1] - begins[s + 1]
-    lists = (where, held, begins, ends, number, changed, kth, ties)
+    size = 0
+    for t in range(first, last):
+        for s in range(2 * number, 2 * number + 2):
+            size += ends[t, s] - begins[t, s]
+    lists = (where, held, begins, ends, number, first, last, changed, kth, ties)
     end, begin = _sort_out(*lists, indices, values, others, rest, size)
     for i in range(begin, size):
         value = rest[np.uintp(i)]

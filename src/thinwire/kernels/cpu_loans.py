@@ -28,7 +28,7 @@ from thinwire.kernels.cpu_search import (
     room_for,
     room_to_count,
 )
-from thinwire.kernels.cpu_threads import make, parts_of
+from thinwire.kernels.cpu_threads import make, parts_of, threads_for
 from thinwire.kernels.marker import SLACK, Marker
 
 # Lists have room for this many times what they are expected to hold, and a few more:
@@ -42,6 +42,7 @@ _DENSEST = 32
 _Floats = NDArray[np.float32]
 _Bits = NDArray[np.int64]
 _NONE = np.empty(0, np.uint8)
+_ALL = np.empty((0, 2), np.int64)
 
 
 class Loan(NamedTuple):
@@ -141,10 +142,13 @@ class Loans:
         else:
             self.asked.pop(number, None)
 
-    def ready(self, marker: Marker, grad: NDArray[Any]) -> bool:
-        """Whether accumulating a gradient, which is covered, can lend the vector."""
-        known = len(self.asked) == len(marker.blocks) and all(marker.valid)
-        return known and len(grad) == marker.size
+    def ready(self, marker: Marker) -> bool:
+        """Whether accumulating a whole gradient can lend the vector.
+
+        All blocks were taken from, then, and have hints, which stay until they are
+        taken from again.
+        """
+        return len(self.asked) == len(marker.blocks)
 
     def lend(
         self, x: Tensor, grad: NDArray[Any], scale: float, marker: Marker
@@ -156,7 +160,7 @@ class Loans:
         """
         lists = self._lists_for(marker)
         self.rounding = self.asked_rounding
-        layout = (marker.starts, marker.marked_from, marker.chunk)
+        layout = (marker.starts, marker.aims, marker.chunk)
         brain = int(self.rounding == torch.bfloat16)
         given = (brain, self._place(x, marker, 0).x, grad, scale)
         short: list[int] = []
@@ -166,7 +170,9 @@ class Loans:
             if cpu_lend.accumulate_and_lend(*layout, *row[:-3], *given, *row[-3:]):
                 short.append(t)
 
-        make([partial(run, t) for t in range(len(lists.rows))], len(lists.rows))
+        make(
+            [partial(run, t) for t in range(len(lists.rows))], threads_for(marker.size)
+        )
         marker.forget()  # there are lists, and no marks
         self.loans = dict(enumerate(lists.loans))
         if not short:
@@ -177,17 +183,17 @@ class Loans:
 
     def _lists_for(self, marker: Marker) -> _Lists:
         step = marker.chunk or _WORD  # both places of a part then go in step
-        parts = parts_of(0, marker.size, boundary=lambda p: p - p % step)
         # Room is made for the slack's next power of two: it changes in small steps.
         doubled = [ceil(log2(slack / SLACK)) for slack in marker.slack]
-        made_for = (parts, self.asked, doubled)
+        made_for = (threads_for(marker.size), self.asked, doubled)
         if self._lists is None or self._lists.made_for != made_for:
+            parts = parts_of(0, marker.size, boundary=lambda p: p - p % step)
             sizes = []
             for b, block in enumerate(marker.blocks):
                 goal = goal_of(self.asked[b], SLACK * 2 ** doubled[b], block.length)
                 sizes += 2 * [min(int(_ROOM * goal) + _MORE, block.length) + _WORD]
             self._lists = None  # the old room goes before the new one comes
-            made_for = (parts, dict(self.asked), doubled)
+            made_for = (made_for[0], dict(self.asked), doubled)
             self._lists = _Lists.make(made_for, parts, sizes, step)
         return self._lists
 
@@ -213,7 +219,7 @@ class Loans:
         where, sums = np.empty(size, loan.where.dtype), np.empty(size, np.float32)
         changed = np.empty(size, np.uint8)
         counts = np.zeros((1, 1, cpu_select.TALLIES), np.int32)
-        threshold = int(marker.marked_from[number])
+        threshold = int(marker.aims[number])
         listed = (*loan[:5], loan.changed, indices, values, threshold)
         room = (where, sums, changed, counts[0])
         size = cpu_lent.add_to_lent(*self._place(x, marker, number), *listed, *room)
@@ -239,29 +245,34 @@ class Loans:
         place = self._place(x, marker, number)
         k, slack = len(out[0]), marker.slack[number]
         goal = goal_of(k, slack, place.length)
-        threshold = int(marker.marked_from[number])
+        threshold = int(marker.aims[number])
         loan = self.loans[number]
         where, held, begins, ends, column, counts, _, changed = loan
         size = loan.size
-        shares = np.empty((len(begins), 2), np.int64)
+        shares = np.empty((len(begins), 2), np.int64) if threads > 1 else _ALL
         members = room_for(size, where.dtype)[1]
         listed = (held, begins, ends, column, counts, k, goal, threshold)
-        found = Found(*cpu_lent.kth_lent(*listed, room_to_count(), members, shares))
+        *answer, ties = cpu_lent.kth_lent(*listed, room_to_count(), members, shares)
+        found = Found(*answer)
         if found.reaching < k:
             return False
+        lists = loan[:5]
         brain = int(self.rounding == torch.bfloat16)
 
-        def run(t: int, start: int, end: int, ties: int) -> None:
-            lists = (where, held, begins[t], ends[t], column, changed, brain)
-            chosen = (out[0][start:end], out[1][start:end])
+        def run(first: int, last: int, ties: int, *chosen: NDArray[Any]) -> None:
             room = room_for(size, where.dtype)
-            cpu_lent.take_lent(*place[:-1], *lists, found.kth, ties, *room, *chosen)
+            parts = (first, last, changed, brain, found.kth, ties)
+            cpu_lent.take_lent(*place[:-1], *lists, *parts, *room, *chosen)
 
-        calls, start = [], 0
-        for t, (share, ties) in enumerate(shares.tolist()):
-            calls.append(partial(run, t, start, start + share, ties))
-            start += share
-        make(calls, threads)
+        if threads < 2:
+            run(0, len(begins), ties, *out)
+        else:
+            calls, start = [], 0
+            for t, (share, own) in enumerate(shares.tolist()):
+                chosen = (each[start : start + share] for each in out)
+                calls.append(partial(run, t, t + 1, own, *chosen))
+                start += share
+            make(calls, threads)
         del self.loans[number]
         aim = next_threshold(found, k, threshold=threshold, slack=slack, goal=goal)
         marker.aims[number] = aim

@@ -48,7 +48,8 @@ def parts_of(
 
 def threads_for(size: int) -> int:
     """How many threads a pass over so many elements is worth; below 2, the caller's."""
-    return min(torch.get_num_threads(), size // SHARE)
+    shares = size // SHARE
+    return shares if shares < 2 else min(torch.get_num_threads(), shares)
 
 
 def make(calls: Sequence[Callable[[], object]], threads: int) -> None:

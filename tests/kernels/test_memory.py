@@ -1,0 +1,37 @@
+"""Vectors that stay: zeros, in lines of the cache, by pages as large as there are."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from thinwire import kernels
+
+LARGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 5_000_001])
+def test_zeros(size):
+    x = kernels.zeros(size)
+    assert (x.dtype, x.shape, x.is_contiguous()) == (torch.float32, (size,), True)
+    assert not x.any()
+    assert size == 0 or x.data_ptr() % 64 == 0
+    x += 1
+    assert x.sum() == size
+
+
+def in_large_pages():
+    text = Path("/proc/self/smaps_rollup").read_text()
+    return int(re.search(r"AnonHugePages:\s+(\d+)", text)[1])
+
+
+@pytest.mark.skipif(
+    not LARGE.exists() or "[never]" in LARGE.read_text(),
+    reason="this system lends no large pages",
+)
+def test_large_pages_are_asked_for():
+    before = in_large_pages()
+    x = kernels.zeros(16_000_000)
+    x += 1
+    assert in_large_pages() - before > 30_000  # kB, of 64,000
