@@ -61,6 +61,7 @@ def accumulate_and_lend(
     i = j = 0
     b = c = -1
     factor = np.float32(scale)
+    lists = (where, held, ends, fills)
     least_p = least_q = np.int64(0)
     blocks = len(thresholds)
     while p < middle and q < high:
@@ -88,77 +89,22 @@ def accumulate_and_lend(
         fills[here] = _fill(n, least_p)
         fills[there] = _fill(m, least_q)
         if 0 < end_p - p < 64:
-            _finish(
-                x,
-                grad,
-                factor,
-                p,
-                end_p,
-                i,
-                brain,
-                thresholds[here >> 1],
-                where,
-                held,
-                ends,
-                fills,
-                here,
-            )
+            least = thresholds[here >> 1]
+            _finish(x, grad, factor, p, end_p, i, brain, least, *lists, here)
             i += end_p - p
             p = end_p
         if 0 < end_q - q < 64:
-            _finish(
-                x,
-                grad,
-                factor,
-                q,
-                end_q,
-                j,
-                brain,
-                thresholds[there >> 1],
-                where,
-                held,
-                ends,
-                fills,
-                there,
-            )
+            least = thresholds[there >> 1]
+            _finish(x, grad, factor, q, end_q, j, brain, least, *lists, there)
             j += end_q - q
             q = end_q
-    while p < middle:
-        b, i, end_p = run(starts, blocks, chunk, p, middle)
-        _finish(
-            x,
-            grad,
-            factor,
-            p,
-            end_p,
-            i,
-            brain,
-            thresholds[b],
-            where,
-            held,
-            ends,
-            fills,
-            2 * b,
-        )
-        p = end_p
-    while q < high:
-        b, j, end_q = run(starts, blocks, chunk, q, high)
-        _finish(
-            x,
-            grad,
-            factor,
-            q,
-            end_q,
-            j,
-            brain,
-            thresholds[b],
-            where,
-            held,
-            ends,
-            fills,
-            2 * b + 1,
-        )
-        q = end_q
+    for side in range(2):  # one of them is done, and the other nearly, as a rule
+        at, limit = (q, high) if side else (p, middle)
+        while at < limit:
+            b, i, end = run(starts, blocks, chunk, at, limit)
+            number = 2 * b + side
+            _finish(x, grad, factor, at, end, i, brain, thresholds[b], *lists, number)
+            at = end
     short = False
     for b in range(blocks):
         n, m = fills[2 * b], fills[2 * b + 1]

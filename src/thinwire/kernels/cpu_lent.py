@@ -25,7 +25,6 @@ from thinwire.kernels.cpu_select import (
     FINE,
     TALLIES,
     clear,
-    count_between,
     find,
     refine,
     tally,
@@ -178,7 +177,8 @@ def kth_lent(
         for s in range(2 * number, 2 * number + 2):
             few = _members(held, begins[t, s], ends[t, s], low, high, members, few)
     clear(room)
-    count_between(members, few, low, high, shift, room)
+    for i in range(few):
+        room[np.uintp((magnitude(members[np.uintp(i)]) - low) >> shift)] += 1
     kth, ties = refine(members, few, left, low, shift, room)
     _share(held, begins, ends, number, kth, ties, shares)
     return n, kth, reached, ties
@@ -354,5 +354,5 @@ def take_lent(
     for i in range(begin, size):
         value = rest[np.uintp(i)]
         rest[np.uintp(i)] = value - (to_brain(value) if brain else value)
-    _write(x, start, chunk, stride, others, rest, 0, end)
-    _write(x, start, chunk, stride, others, rest, begin, size)
+    for low, high in ((0, end), (begin, size)):
+        _write(x, start, chunk, stride, others, rest, low, high)

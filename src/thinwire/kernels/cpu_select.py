@@ -97,11 +97,11 @@ def refine(
             high = low + (1 << shift)
             shift = max(shift - 13, 0)
         clear(counts)
-        count_between(values, count, low, high, shift, counts)
+        _count_between(values, count, low, high, shift, counts)
 
 
 @part
-def count_between(
+def _count_between(
     values: Floats, count: int, low: int, high: int, shift: int, counts: Counts
 ) -> None:
     """Count the few magnitudes from `low` to below `high`.
