@@ -23,7 +23,7 @@ def assert_marked(marker, x):
         assert marker.valid[number]
         every = torch.arange(block.length)
         bits = reference.magnitude_bits(x[reference.positions(every, block)])
-        hint = int(marker.aims[number])
+        hint = int(marker.hint_bits[number])
         assert torch.equal(marks_of(marker, number), bits >= hint)
 
 

@@ -1,5 +1,9 @@
 """Lending on a processor: what leaves the vector early is what would leave it later."""
 
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from pickle import dumps, loads
+
 import pytest
 import torch
 from kernel_inputs import same_bits, some_indices
@@ -13,7 +17,7 @@ from thinwire.kernels import (
     cpu_lent,
     interleaved_blocks,
 )
-from thinwire.kernels.cpu_loans import Loans
+from thinwire.kernels.cpu_loans import Loans, _Lists
 
 SIZE = 20_011
 WAYS = {
@@ -127,16 +131,129 @@ def test_threads_share_what_they_lent_of_one_block(monkeypatch, rounding):
         take_lent(*given)
 
     monkeypatch.setattr(cpu_lent, "take_lent", counted)
-    twin = Twin(WAYS["whole"], rounding).warm()
+    twin = Twin(WAYS["whole"], rounding)
+
+    def whole_numbers():
+        twin.accumulate((3 * torch.randn(SIZE, generator=twin.draws)).round())
+
+    whole_numbers()
+    twin.take()
     for step in range(6):
-        grad = 3 * torch.randn(SIZE, generator=twin.draws)
-        twin.accumulate(grad.round() if step % 2 else grad)
+        whole_numbers()
+        kth = twin.y.abs().sort(descending=True).values[twin.counts[0] - 1]
+        equal, above = (twin.y.abs() == kth).sum(), (twin.y.abs() > kth).sum()
+        assert above + equal > twin.counts[0]  # some are left, and not all alike
         del calls[:]
         if step == 4:
             twin.add(0)  # which makes one list of all
         twin.take()
         assert len(calls) == (1 if step == 4 else 3)
         twin.check()
+
+
+@pytest.mark.parametrize("factor", [-1.0, 0.5, 1.2])
+def test_a_hint_that_changes_meanwhile(blocks, factor):
+    twin = Twin(blocks).warm()
+    twin.accumulate()
+    assert twin.lent()
+    twin.marker.hints *= factor
+    twin.add(0)
+    twin.take()
+    twin.check()
+
+
+def test_without_a_hint_nothing_is_lent(blocks):
+    twin = Twin(blocks).warm()
+    twin.marker.hints.fill(-1.0)
+    twin.accumulate()
+    assert not twin.lent()
+    twin.take()
+    twin.check()
+
+
+@pytest.mark.parametrize("copied", [deepcopy, lambda twin: loads(dumps(twin))])
+def test_a_copy_goes_on_by_itself(blocks, copied):
+    twin = Twin(blocks).warm()
+    twin.accumulate()
+    twin.add(0)
+    other = copied(twin)
+    for each in (twin, other):
+        each.take()
+        each.check()
+        each.accumulate()
+        assert each.lent()
+        each.take()
+        each.check()
+
+
+def test_what_is_asked_for_may_change(monkeypatch, blocks):
+    """Room is made anew seldom."""
+    made = []
+    make = _Lists.make
+    monkeypatch.setattr(_Lists, "make", lambda *given: made.append(1) or make(*given))
+    twin = Twin(blocks).warm()
+    for step in range(20):
+        twin.accumulate()
+        assert twin.lent()
+        twin.counts = [block.length // 100 + step % 3 for block in blocks]
+        twin.take()
+        twin.check()
+    assert len(made) == 1
+    for k in (5, 50):
+        twin.counts = [k] * len(blocks)
+        for _ in range(2):
+            twin.accumulate()
+            twin.take()
+            twin.check()
+
+
+def test_threads_may_be_more_or_fewer_when_taking(monkeypatch, blocks):
+    monkeypatch.setattr("thinwire.kernels.cpu_threads.SHARE", 1000)
+    threads = [3]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads[0])
+    twin = Twin(blocks).warm()
+    for before, after in ((3, 1), (1, 3), (2, 5)):
+        threads[0] = before
+        twin.accumulate()
+        assert twin.lent()
+        threads[0] = after
+        twin.take()
+        twin.check()
+
+
+def test_another_vector(blocks):
+    twin = Twin(blocks).warm()
+    for _ in range(2):
+        twin.accumulate()
+        twin.take()
+        twin.check()
+        twin.x = twin.x.clone()
+
+
+@pytest.mark.parametrize("kind", ["float16", "strided"])
+def test_gradients_that_are_converted_are_marked_instead(blocks, kind):
+    twin = Twin(blocks).warm()
+    twin.accumulate()
+    twin.take()
+    grad = torch.randn(2 * SIZE, generator=twin.draws)
+    twin.accumulate(grad[::2] if kind == "strided" else grad[:SIZE].half())
+    assert not twin.lent()
+    twin.take()
+    twin.check()
+
+
+def test_callers_at_once():
+    def rank(number):
+        twin = Twin(WAYS["dealt"])
+        twin.draws.manual_seed(number)
+        for _ in range(5):
+            twin.accumulate()
+            twin.add(1)
+            twin.take()
+            twin.check()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(rank, range(16))) == [None] * 16
 
 
 def test_a_hint_more_than_an_octave_too_low(blocks):

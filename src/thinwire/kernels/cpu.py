@@ -155,7 +155,7 @@ def _accumulate(
         share_out(add, low, high, boundary=lambda position: position)
         return
     marks = (array_of(marker.bitmap), marker.starts, marker.firsts)
-    layout = (*marks, marker.marked_from, marker.chunk)
+    layout = (*marks, marker.threshold_bits, marker.chunk)
 
     def add_and_mark(low: int, high: int) -> None:
         middle = max(marker.word_boundary((low + high) // 2), low)
@@ -242,7 +242,7 @@ def _select(place: Place, k: int, marker: Marker | None, number: int) -> Sparse:
     if k > 0:
         hint, missed = search(place, k, marks, indices.numpy(), values.numpy())
         if marker is not None:
-            marker.aims[number] = hint
+            marker.hint_bits[number] = hint
             marker.slack[number] = _next_slack(marks.slack, missed=missed)
     return indices, values
 
@@ -280,7 +280,7 @@ def _give_back(x: Tensor, marker: Marker, numbers: Sequence[int] | None = None) 
 def _marks(marker: Marker, number: int) -> Marks:
     words = array_of(marker.bitmap)[marker.offsets[number] : marker.offsets[number + 1]]
     known = marker.valid[number]
-    threshold = int(marker.marked_from[number]) if known else -1
+    threshold = int(marker.threshold_bits[number]) if known else -1
     return Marks(words, threshold, marker.slack[number])
 
 

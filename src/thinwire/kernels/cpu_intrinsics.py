@@ -59,20 +59,17 @@ def prefetch(typing: Any, x: Any, p: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, args[0])
-        ask_for(builder, builder.gep(array.data, [args[1]]))
+        byte = _I8.as_pointer()
+        name, known = "llvm.prefetch.p0", builder.module.globals
+        if name not in known:
+            kind = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
+            ir.Function(builder.module, kind, name)
+        address = builder.bitcast(builder.gep(array.data, [args[1]]), byte)
+        flags = (ir.Constant(_I32, n) for n in (0, 3, 1))
+        builder.call(known[name], [address, *flags])
         return context.get_dummy_value()
 
     return types.void(x, types.int64), generate
-
-
-def ask_for(builder: Any, address: Any) -> None:
-    """Prefetch, within an intrinsic."""
-    byte = _I8.as_pointer()
-    kind = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
-    name, known = "llvm.prefetch.p0", builder.module.globals
-    function = known[name] if name in known else ir.Function(builder.module, kind, name)
-    flags = (ir.Constant(_I32, n) for n in (0, 3, 1))
-    builder.call(function, [builder.bitcast(address, byte), *flags])
 
 
 @intrinsic

@@ -27,10 +27,10 @@ _NEVER = np.int64(0x80000000)
 @kernel
 def accumulate_and_lend(
     starts: Bits,
-    thresholds: Bits,
+    thresholds: NDArray[Any],
     chunk: int,
     begins: Bits,
-    ends: Bits,
+    limits: Bits,
     fills: Bits,
     sizes: Bits,
     counts: Counts,
@@ -48,10 +48,11 @@ def accumulate_and_lend(
 
     Of a candidate only that stays which rounding takes off, if it is sent; to bfloat16
     if `brain`. Block b has two lists, 2b of what lies before `middle` and 2b + 1 of
-    what lies behind. A list goes from its `begins` to its `ends` at most, and to its
+    what lies behind; where blocks take chunks in turn, `low` and `middle` are at the
+    beginning of one. A list goes from its `begins` to its `limits` at most, and to its
     `fills` then; when there is no room for a word more, it takes no more. `counts[b]`
-    is the block's `tally`, and `sizes[b]` how many it has listed; -1 less that, if one
-    of its lists was too short. Answers whether one was.
+    is the block's `tally`, and `sizes[b]` how many it has listed; -1, if one of its
+    lists was too short. Answers whether one was.
     """
     for number in range(len(fills)):
         fills[number] = begins[number]
@@ -61,18 +62,18 @@ def accumulate_and_lend(
     i = j = 0
     b = c = -1
     factor = np.float32(scale)
-    lists = (where, held, ends, fills)
+    lists = (where, held, limits, fills)
     least_p = least_q = np.int64(0)
     blocks = len(thresholds)
     while p < middle and q < high:
         if p == end_p:
             b, i, end_p = _next_run(starts, blocks, chunk, p, middle, b, i)
             here = 2 * b
-            n, last_n, least_p = _list(fills, ends, here, thresholds[b])
+            n, last_n, least_p = _list(fills, limits, here, thresholds[b])
         if q == end_q:
             c, j, end_q = _next_run(starts, blocks, chunk, q, high, c, j)
             there = 2 * c + 1
-            m, last_m, least_q = _list(fills, ends, there, thresholds[c])
+            m, last_m, least_q = _list(fills, limits, there, thresholds[c])
         for _ in range(min(end_p - p, end_q - q) >> 6):
             word = accumulate_64(x, p, grad, p, factor, least_p)
             n = _lend(x, p, word, brain, where, held, n, i)
@@ -112,7 +113,7 @@ def accumulate_and_lend(
         fills[2 * b] = max(n, -1 - n)
         fills[2 * b + 1] = max(m, -1 - m)
         size = fills[2 * b] - begins[2 * b] + fills[2 * b + 1] - begins[2 * b + 1]
-        sizes[b] = -1 - size if full else size
+        sizes[b] = -1 if full else size
         short = short or full
         # Now that they are still in the cache, and not in the pass, which would wait.
         clear(counts[b])
@@ -139,13 +140,13 @@ def _next_run(
 
 
 @part
-def _list(fills: Bits, ends: Bits, number: int, threshold: int) -> Any:
+def _list(fills: Bits, limits: Bits, number: int, threshold: int) -> Any:
     """Where a list is to be continued, the last place for a word, and for whom.
 
     Of a list that takes no more the fill is told as -1 - fill.
     """
     n = fills[number]
-    last = ends[number] - 64
+    last = limits[number] - 64
     if n < 0:
         return -1 - n, last, _NEVER
     return n, last, np.int64(threshold) if n <= last else _NEVER
@@ -190,12 +191,12 @@ def _finish(
     threshold: int,
     where: NDArray[Any],
     held: Floats,
-    ends: Bits,
+    limits: Bits,
     fills: Bits,
     number: int,
 ) -> None:
     """To the end of a run, from one place alone."""
-    n, last, least = _list(fills, ends, number, threshold)
+    n, last, least = _list(fills, limits, number, threshold)
     while p < end:
         if end - p >= 64:
             word = accumulate_64(x, p, grad, p, scale, least)

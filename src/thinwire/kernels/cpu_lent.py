@@ -17,7 +17,6 @@ from thinwire.kernels.cpu_intrinsics import (
     magnitude,
     prefetch,
     to_brain,
-    trailing_zeros,
 )
 from thinwire.kernels.cpu_lists import chunk_bits
 from thinwire.kernels.cpu_select import (
@@ -146,10 +145,11 @@ def kth_lent(
 ) -> tuple[int, int, int, int]:
     """The k-th largest magnitude of what a block has lent, and who must give how many.
 
-    Answers as `cpu_select.choose` does, not how many are marked, but how many of those
-    that equal the k-th are chosen. `shares`, unless it is empty, gets the number of the
-    chosen and of these for each part, if enough reach the threshold. `room` is room to
-    count in, `members`, as long as all lists together, for values.
+    Answers how many reach the threshold; if that is enough, the k-th magnitude, about
+    the `goal`-th (0 if there are not so many), and how many of those that equal the
+    k-th are chosen. `shares`, unless it is empty, then gets for each part how many are
+    chosen, and how many of these equal the k-th. `room` is room to count in, `members`,
+    as long as all lists together, for values.
     """
     tallies = room[:TALLIES]
     n: Any = np.int64(0)
@@ -306,9 +306,8 @@ def _write(
     high: int,
 ) -> None:
     """Write some of a list to a block; the memory is asked well ahead."""
+    bits = chunk_bits(chunk, stride)
     jump = stride - chunk
-    bits = trailing_zeros(chunk) if chunk & (chunk - 1) == 0 else -1
-    bits = bits if jump else 62  # without gaps it does not matter which chunk it is
     for i in range(low, high):
         ahead = min(i + _AHEAD, high - 1)
         prefetch(x, _place(indices, ahead, start, chunk, bits, jump))

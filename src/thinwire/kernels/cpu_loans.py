@@ -11,7 +11,6 @@ Only those that are not selected, or were added to meanwhile, are written again.
 
 from dataclasses import dataclass, field
 from functools import partial
-from math import ceil, log2
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +28,7 @@ from thinwire.kernels.cpu_search import (
     room_to_count,
 )
 from thinwire.kernels.cpu_threads import make, parts_of, threads_for
-from thinwire.kernels.marker import SLACK, Marker
+from thinwire.kernels.marker import Marker
 
 # Lists have room for this many times what they are expected to hold, and a few more:
 # for twice as many as are selected, where hints are as close as they get.
@@ -84,35 +83,48 @@ class _Lists(NamedTuple):
     dense pass, it makes with cold caches.
     """
 
-    made_for: object
+    threads: int
+    room: list[int]
     sizes: _Bits
     # What the dense pass is given for each part, and what comes of it for each block.
     rows: list[tuple[Any, ...]]
     loans: list[Loan]
 
     @classmethod
-    def make(
-        cls, made_for: object, parts: list[tuple[int, int]], sizes: list[int], step: int
-    ) -> "_Lists":
-        """Columns of these sizes, in a row for each part; its middle is at a `step`."""
-        limits = np.tile(sizes, len(parts)).cumsum().reshape(len(parts), -1)
-        begins, fills = limits - np.array(sizes), np.empty_like(limits)
-        blocks = len(sizes) // 2
-        listed = np.empty((len(parts), blocks), np.int64)
-        counts = np.empty((len(parts), blocks, cpu_select.TALLIES), np.int32)
-        wide = torch.int32 if parts[-1][1] < 2**31 else torch.int64
+    def make(cls, threads: int, room: list[int], marker: Marker) -> "_Lists":
+        """Two lists with so much room for each block, in each part of the vector."""
+        step = marker.chunk or _WORD  # both places of a part then go in step
+        parts = parts_of(0, marker.size, boundary=lambda p: p - p % step)
+        # Columns, and a line of the cache between what two threads write.
+        columns = [most for most in room for _ in range(2)] + 8 * [0]
+        limits = np.tile(columns, len(parts)).cumsum().reshape(len(parts), -1)
+        begins, fills = limits - np.array(columns), np.empty_like(limits)
+        sizes = np.empty((len(parts), len(room)), np.int64)
+        counts = np.empty((len(parts), len(room), cpu_select.TALLIES), np.int32)
+        wide = torch.int32 if marker.size < 2**31 else torch.int64
         # By torch: what NumPy allocates is a multiple of 2 MB, once it is touched.
         where = torch.empty(int(limits[-1, -1]), dtype=wide).numpy()
-        held = torch.empty(len(where)).numpy()
+        held = torch.empty(len(where), dtype=torch.float32).numpy()
         rows = []
         for t, (low, high) in enumerate(parts):
             middle = low + (high - low) // (2 * step) * step
-            row = (begins[t], limits[t], fills[t], listed[t], counts[t])
+            row = (begins[t], limits[t], fills[t], sizes[t], counts[t])
             rows.append((*row, where, held, low, middle, high))
         loans = [
-            Loan(where, held, begins, fills, b, counts, listed) for b in range(blocks)
+            Loan(where, held, begins, fills, b, counts, sizes) for b in range(len(room))
         ]
-        return cls(made_for, listed, rows, loans)
+        return cls(threads, room, sizes, rows, loans)
+
+    def suits(self, threads: int, room: list[int]) -> bool:
+        """Whether there is enough room, and not far too much."""
+        return threads == self.threads and all(
+            have // 4 <= most <= have
+            for most, have in zip(room, self.room, strict=True)
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        """A copy would be of rows that have nothing to do with the loans: make anew."""
+        return type(None), ()
 
 
 @dataclass(slots=True)
@@ -128,6 +140,8 @@ class Loans:
     loans: dict[int, Loan] = field(default_factory=dict)
     # What the loans of today were made for: what rounding takes off has stayed.
     rounding: torch.dtype = torch.float32
+    # What reached these bits was lent, by block; hints may be changed since.
+    _thresholds: list[int] = field(default_factory=list)
     _lists: _Lists | None = None
     _places: list[Place] = field(default_factory=list)
     _memory: tuple[int, int] = (0, 0)
@@ -143,24 +157,22 @@ class Loans:
             self.asked.pop(number, None)
 
     def ready(self, marker: Marker) -> bool:
-        """Whether accumulating a whole gradient can lend the vector.
-
-        All blocks were taken from, then, and have hints, which stay until they are
-        taken from again.
-        """
-        return len(self.asked) == len(marker.blocks)
+        """Whether accumulating a whole gradient can lend the vector."""
+        self._thresholds = marker.hint_bits.tolist()
+        known = len(self.asked) == len(marker.blocks)
+        return known and min(self._thresholds, default=0) > 0
 
     def lend(
         self, x: Tensor, grad: NDArray[Any], scale: float, marker: Marker
     ) -> list[int]:
-        """Accumulate, and take candidates out of `x`.
+        """Accumulate, and take candidates out of `x`, which is `ready`.
 
         Answers with the blocks that have more of them than was to be expected: theirs
         are to be given back.
         """
         lists = self._lists_for(marker)
         self.rounding = self.asked_rounding
-        layout = (marker.starts, marker.aims, marker.chunk)
+        layout = (marker.starts, marker.hint_bits, marker.chunk)
         brain = int(self.rounding == torch.bfloat16)
         given = (brain, self._place(x, marker, 0).x, grad, scale)
         short: list[int] = []
@@ -170,35 +182,27 @@ class Loans:
             if cpu_lend.accumulate_and_lend(*layout, *row[:-3], *given, *row[-3:]):
                 short.append(t)
 
-        make(
-            [partial(run, t) for t in range(len(lists.rows))], threads_for(marker.size)
-        )
+        make([partial(run, t) for t in range(len(lists.rows))], lists.threads)
         marker.forget()  # there are lists, and no marks
         self.loans = dict(enumerate(lists.loans))
-        if not short:
-            return []
-        crowded = np.flatnonzero((lists.sizes < 0).any(0)).tolist()
-        np.maximum(lists.sizes, -1 - lists.sizes, out=lists.sizes)
-        return crowded
+        return np.flatnonzero((lists.sizes < 0).any(0)).tolist() if short else []
 
     def _lists_for(self, marker: Marker) -> _Lists:
-        step = marker.chunk or _WORD  # both places of a part then go in step
-        # Room is made for the slack's next power of two: it changes in small steps.
-        doubled = [ceil(log2(slack / SLACK)) for slack in marker.slack]
-        made_for = (threads_for(marker.size), self.asked, doubled)
-        if self._lists is None or self._lists.made_for != made_for:
-            parts = parts_of(0, marker.size, boundary=lambda p: p - p % step)
-            sizes = []
-            for b, block in enumerate(marker.blocks):
-                goal = goal_of(self.asked[b], SLACK * 2 ** doubled[b], block.length)
-                sizes += 2 * [min(int(_ROOM * goal) + _MORE, block.length) + _WORD]
+        threads, room = threads_for(marker.size), []
+        for b, block in enumerate(marker.blocks):
+            goal = goal_of(self.asked[b], marker.slack[b], block.length)
+            room.append(min(int(_ROOM * goal) + _MORE, block.length) + _WORD)
+        if self._lists is None or not self._lists.suits(threads, room):
             self._lists = None  # the old room goes before the new one comes
-            made_for = (made_for[0], dict(self.asked), doubled)
-            self._lists = _Lists.make(made_for, parts, sizes, step)
+            room = [most + most // 4 for most in room]  # it may grow by small steps
+            self._lists = _Lists.make(threads, room, marker)
         return self._lists
 
     def _place(self, x: Tensor, marker: Marker, number: int) -> Place:
-        """Where a block lies in `x`: found out once for all blocks and steps."""
+        """Where a block lies in `x`: found out once for all blocks and steps.
+
+        The last vector seen is kept alive, so that its address means it and no other.
+        """
         memory = (x.data_ptr(), x.numel())
         if memory != self._memory:
             self._places = [place_of(x, block) for block in marker.blocks]
@@ -219,7 +223,7 @@ class Loans:
         where, sums = np.empty(size, loan.where.dtype), np.empty(size, np.float32)
         changed = np.empty(size, np.uint8)
         counts = np.zeros((1, 1, cpu_select.TALLIES), np.int32)
-        threshold = int(marker.aims[number])
+        threshold = self._thresholds[number]
         listed = (*loan[:5], loan.changed, indices, values, threshold)
         room = (where, sums, changed, counts[0])
         size = cpu_lent.add_to_lent(*self._place(x, marker, number), *listed, *room)
@@ -245,7 +249,7 @@ class Loans:
         place = self._place(x, marker, number)
         k, slack = len(out[0]), marker.slack[number]
         goal = goal_of(k, slack, place.length)
-        threshold = int(marker.aims[number])
+        threshold = self._thresholds[number]
         loan = self.loans[number]
         where, held, begins, ends, column, counts, _, changed = loan
         size = loan.size
@@ -275,7 +279,7 @@ class Loans:
             make(calls, threads)
         del self.loans[number]
         aim = next_threshold(found, k, threshold=threshold, slack=slack, goal=goal)
-        marker.aims[number] = aim
+        marker.hint_bits[number] = aim
         return True
 
     def give_back(self, number: int, x: Tensor, marker: Marker) -> None:

@@ -30,8 +30,8 @@ Counts = NDArray[np.int32]
 BINS = 1 << 13
 # The first count above a known threshold: bins 0.1 % wide, eight octaves of them.
 FINE = 13
-# Counts that are made in the dense pass: few bins stay in the cache. They are as wide,
-# and one octave is enough for thresholds as close as they are, as a rule.
+# Counts of what is lent: few bins stay in the cache. They are as wide, and one octave
+# is enough for thresholds as close as they are, as a rule.
 TALLIES = 1 << 10
 # The first count of a list about which nothing is known: every magnitude has its bin.
 COARSE = 18

@@ -45,9 +45,6 @@ class Marker:
     valid: list[bool] = field(init=False)
     # What the marks of a block were made with; its hint may have changed since.
     thresholds: NDArray[np.float32] = field(init=False)
-    # Both as the integers that have the same bits, in which kernels count.
-    aims: NDArray[np.int32] = field(init=False)
-    marked_from: NDArray[np.int32] = field(init=False)
     size: int = field(init=False)
     # How much more than k the next hint aims at; more after too few were marked.
     slack: list[float] = field(init=False)
@@ -64,8 +61,6 @@ class Marker:
     def __post_init__(self) -> None:
         self.hints = np.full(len(self.blocks), -1.0, np.float32)
         self.thresholds = self.hints.copy()
-        self.aims = self.hints.view(np.int32)
-        self.marked_from = self.thresholds.view(np.int32)
         self.size = sum(block.length for block in self.blocks)
         self.slack = [SLACK] * len(self.blocks)
         self.offsets = (0,)
@@ -74,9 +69,19 @@ class Marker:
         self.bitmap = torch.zeros(self.offsets[-1], dtype=torch.int64)
         self.chunk = dealt(self.blocks)
         ends = [block.start + block.length for block in self.blocks]
-        self.starts = np.array([0, *ends])
+        self.starts = np.array([0, *ends], np.int64)
         self.firsts = np.array(self.offsets[:-1], np.int64)
         self.forget()
+
+    @property
+    def hint_bits(self) -> NDArray[np.int32]:
+        """The hints as the integers that have the same bits, by which kernels go."""
+        return self.hints.view(np.int32)
+
+    @property
+    def threshold_bits(self) -> NDArray[np.int32]:
+        """The thresholds likewise."""
+        return self.thresholds.view(np.int32)
 
     def forget(self) -> None:
         """The vector has changed: no mark describes it any more."""
