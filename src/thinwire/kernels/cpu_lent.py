@@ -53,17 +53,14 @@ def add_to_lent(
     before: Any,
     indices: Indices,
     values: Floats,
-    threshold: int,
     where: Indices,
     sums: Floats,
     changed: Any,
-    counts: Counts,
 ) -> int:
     """What a block has lent and what is added to it, as one list; answers its length.
 
     Elements that were not lent are read, and are lent from now on. `changed` tells
     which differ from what the list began with; `before` told (or is empty: none did).
-    `counts[0]`, all zero, gets the tally of those that reach the threshold.
     Answers -1 where an index lies outside.
     """
     for e in range(len(indices)):
@@ -72,43 +69,58 @@ def add_to_lent(
     bits = chunk_bits(chunk, stride)
     jump = stride - chunk
     same = len(before) == 0
-    more = len(indices)
-    e = 0
+    lists = 2 * len(begins)
+    i = end = here = 0
     n = 0
-    for t in range(len(begins)):
-        for s in range(2 * number, 2 * number + 2):
-            for i in range(begins[t, s], ends[t, s]):
-                j: Any = np.int64(lent[np.uintp(i)])
-                while e < more and indices[np.uintp(e)] < j:
-                    at = _place(indices, e, start, chunk, bits, jump)
-                    _ask(x, indices, e, start, chunk, bits, jump)
-                    where[np.uintp(n)] = indices[np.uintp(e)]
-                    sums[np.uintp(n)] = x[np.uintp(at)] + values[np.uintp(e)]
-                    changed[np.uintp(n)] = 1
-                    e += 1
-                    n += 1
-                where[np.uintp(n)] = j
+    for e in range(len(indices)):
+        # The memory needs its time: elements are asked for before they are read.
+        ahead = min(e + _AHEAD, len(indices) - 1)
+        prefetch(x, _place(indices, ahead, start, chunk, bits, jump))
+        j: Any = np.int64(indices[np.uintp(e)])
+        while True:
+            while i < end and lent[np.uintp(i)] < j:
+                where[np.uintp(n)] = lent[np.uintp(i)]
                 sums[np.uintp(n)] = held[np.uintp(i)]
                 changed[np.uintp(n)] = 0 if same else before[np.uintp(i)]
-                if e < more and indices[np.uintp(e)] == j:
-                    _ask(x, indices, e, start, chunk, bits, jump)
-                    sums[np.uintp(n)] += values[np.uintp(e)]
-                    changed[np.uintp(n)] = 1
-                    e += 1
+                i += 1
                 n += 1
-    while e < more:
-        at = _place(indices, e, start, chunk, bits, jump)
-        _ask(x, indices, e, start, chunk, bits, jump)
-        where[np.uintp(n)] = indices[np.uintp(e)]
-        sums[np.uintp(n)] = x[np.uintp(at)] + values[np.uintp(e)]
+            if i < end or here == lists:
+                break
+            i = begins[here >> 1, 2 * number + (here & 1)]
+            end = ends[here >> 1, 2 * number + (here & 1)]
+            here += 1
+        if i < end and lent[np.uintp(i)] == j:
+            value = held[np.uintp(i)]
+            i += 1
+        else:
+            value = x[np.uintp(_place(indices, e, start, chunk, bits, jump))]
+        where[np.uintp(n)] = j
+        sums[np.uintp(n)] = value + values[np.uintp(e)]
         changed[np.uintp(n)] = 1
-        e += 1
         n += 1
-    for i in range(n):
-        above = magnitude(sums[np.uintp(i)]) - threshold
+    while True:
+        while i < end:
+            where[np.uintp(n)] = lent[np.uintp(i)]
+            sums[np.uintp(n)] = held[np.uintp(i)]
+            changed[np.uintp(n)] = 0 if same else before[np.uintp(i)]
+            i += 1
+            n += 1
+        if here == lists:
+            break
+        i = begins[here >> 1, 2 * number + (here & 1)]
+        end = ends[here >> 1, 2 * number + (here & 1)]
+        here += 1
+    return n
+
+
+@kernel
+def tally_lent(held: Floats, size: int, threshold: int, counts: Counts) -> None:
+    """Count what reaches the threshold of a list that was added to."""
+    clear(counts[0])
+    for i in range(size):
+        above = magnitude(held[np.uintp(i)]) - threshold
         if above >= 0:
             tally(counts, 0, above)
-    return n
 
 
 @part
@@ -118,15 +130,6 @@ def _place(
     """Where in the vector an element of a list lies."""
     j: Any = np.int64(indices[np.uintp(i)])
     return start + j + (j >> bits if bits >= 0 else j // chunk) * jump  # type: ignore[no-any-return]
-
-
-@part
-def _ask(
-    x: Floats, indices: Indices, i: int, start: int, chunk: int, bits: int, jump: int
-) -> None:
-    """The memory needs its time: elements are asked for before they are read."""
-    ahead = min(i + _AHEAD, len(indices) - 1)
-    prefetch(x, _place(indices, ahead, start, chunk, bits, jump))
 
 
 @kernel

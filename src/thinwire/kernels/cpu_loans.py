@@ -50,7 +50,7 @@ class Loan(NamedTuple):
     They are at `begins[part, 2 * number]` to `ends[part, 2 * number]` of `where` and
     `held`, and in the column beside, `sizes[part, number]` elements in both;
     `cpu_select.tally` has counted them in `counts[part, number]`. `changed` tells which
-    were added to since; empty: none.
+    were added to since, if any were: they are counted when they are taken.
     """
 
     where: NDArray[Any]
@@ -222,15 +222,14 @@ class Loans:
         size = loan.size + len(indices)
         where, sums = np.empty(size, loan.where.dtype), np.empty(size, np.float32)
         changed = np.empty(size, np.uint8)
-        counts = np.zeros((1, 1, cpu_select.TALLIES), np.int32)
-        threshold = self._thresholds[number]
-        listed = (*loan[:5], loan.changed, indices, values, threshold)
-        room = (where, sums, changed, counts[0])
+        listed = (*loan[:5], loan.changed, indices, values)
+        room = (where, sums, changed)
         size = cpu_lent.add_to_lent(*self._place(x, marker, number), *listed, *room)
         if size < 0:
             return False
         begins, ends = np.array([[0, size]]), np.array([[size, size]])
         sizes = np.array([[size]])
+        counts = np.empty((1, 1, cpu_select.TALLIES), np.int32)  # when it is taken
         self.loans[number] = Loan(where, sums, begins, ends, 0, counts, sizes, changed)
         return True
 
@@ -253,6 +252,8 @@ class Loans:
         loan = self.loans[number]
         where, held, begins, ends, column, counts, _, changed = loan
         size = loan.size
+        if len(changed) > 0:
+            cpu_lent.tally_lent(held, size, threshold, counts[0])
         shares = np.empty((len(begins), 2), np.int64) if threads > 1 else _ALL
         members = room_for(size, where.dtype)[1]
         listed = (held, begins, ends, column, counts, k, goal, threshold)
