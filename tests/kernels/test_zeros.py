@@ -1,5 +1,7 @@
 """Vectors that stay: zeros, in lines of the cache, by pages as large as there are."""
 
+import errno
+import mmap
 import re
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from thinwire import kernels
 LARGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 5_000_001])
+@pytest.mark.parametrize("size", [0, 1, 17, 2**20 - 1, 2**20, 5_000_001])
 def test_zeros(size):
     x = kernels.zeros(size)
     assert (x.dtype, x.shape, x.is_contiguous()) == (torch.float32, (size,), True)
@@ -19,6 +21,17 @@ def test_zeros(size):
     assert size == 0 or x.data_ptr() % 64 == 0
     x += 1
     assert x.sum() == size
+
+
+def test_a_system_that_has_no_large_pages(monkeypatch):
+    class Plain(mmap.mmap):
+        def madvise(self, *_):
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr("thinwire.kernels.memory.mmap.mmap", Plain)
+    x = kernels.zeros(2_000_000)
+    x += 1
+    assert x.sum() == 2_000_000
 
 
 def in_large_pages():

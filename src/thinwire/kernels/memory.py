@@ -5,6 +5,7 @@ Where the system lends pages of 2 MB, one entry of the page table stands for as 
 """
 
 import mmap
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -23,5 +24,6 @@ def zeros(size: int, device: torch.device | None = None) -> Tensor:
     if not here or size < _LEAST or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.zeros(size, device=device, dtype=torch.float32)
     room = mmap.mmap(-1, 4 * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    room.madvise(mmap.MADV_HUGEPAGE)
+    with suppress(OSError):  # the system has no such pages
+        room.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(room, dtype=torch.float32)
