@@ -133,12 +133,12 @@ def accumulate_(
 def _lend(x: Tensor, grad: Tensor, scale: float, marker: Marker) -> bool:
     """Accumulate with loans, if what is known of the vector is enough for them."""
     loans = marker.scratch
-    if not isinstance(loans, Loans) or not loans.ready(marker):
+    if not isinstance(loans, Loans):
         return False
     crowded = loans.lend(x, _addend(grad), float(scale), marker)
     if crowded:
         _give_back(x, marker, crowded)
-    return True
+    return crowded is not None
 
 
 def _addend(grad: Tensor) -> NDArray[Any]:

@@ -72,11 +72,9 @@ def add_to_lent(
     lists = 2 * len(begins)
     i = end = here = 0
     n = 0
-    for e in range(len(indices)):
-        # The memory needs its time: elements are asked for before they are read.
-        ahead = min(e + _AHEAD, len(indices) - 1)
-        prefetch(x, _place(indices, ahead, start, chunk, bits, jump))
-        j: Any = np.int64(indices[np.uintp(e)])
+    more = len(indices)
+    for e in range(more + 1):
+        j: Any = np.int64(indices[np.uintp(e)]) if e < more else np.int64(length)
         while True:
             while i < end and lent[np.uintp(i)] < j:
                 where[np.uintp(n)] = lent[np.uintp(i)]
@@ -89,6 +87,11 @@ def add_to_lent(
             i = begins[here >> 1, 2 * number + (here & 1)]
             end = ends[here >> 1, 2 * number + (here & 1)]
             here += 1
+        if e == more:  # all that was lent is behind it
+            break
+        # The memory needs its time: elements are asked for before they are read.
+        ahead = min(e + _AHEAD, more - 1)
+        prefetch(x, _place(indices, ahead, start, chunk, bits, jump))
         if i < end and lent[np.uintp(i)] == j:
             value = held[np.uintp(i)]
             i += 1
@@ -98,18 +101,6 @@ def add_to_lent(
         sums[np.uintp(n)] = value + values[np.uintp(e)]
         changed[np.uintp(n)] = 1
         n += 1
-    while True:
-        while i < end:
-            where[np.uintp(n)] = lent[np.uintp(i)]
-            sums[np.uintp(n)] = held[np.uintp(i)]
-            changed[np.uintp(n)] = 0 if same else before[np.uintp(i)]
-            i += 1
-            n += 1
-        if here == lists:
-            break
-        i = begins[here >> 1, 2 * number + (here & 1)]
-        end = ends[here >> 1, 2 * number + (here & 1)]
-        here += 1
     return n
 
 

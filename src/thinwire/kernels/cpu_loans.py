@@ -25,7 +25,6 @@ from thinwire.kernels.cpu_search import (
     goal_of,
     next_threshold,
     room_for,
-    room_to_count,
 )
 from thinwire.kernels.cpu_threads import make, parts_of, threads_for
 from thinwire.kernels.marker import Marker
@@ -156,20 +155,19 @@ class Loans:
         else:
             self.asked.pop(number, None)
 
-    def ready(self, marker: Marker) -> bool:
-        """Whether accumulating a whole gradient can lend the vector."""
-        self._thresholds = marker.hint_bits.tolist()
-        known = len(self.asked) == len(marker.blocks)
-        return known and min(self._thresholds, default=0) > 0
-
     def lend(
         self, x: Tensor, grad: NDArray[Any], scale: float, marker: Marker
-    ) -> list[int]:
-        """Accumulate, and take candidates out of `x`, which is `ready`.
+    ) -> list[int] | None:
+        """Accumulate a whole gradient, and take candidates out of `x`.
 
         Answers with the blocks that have more of them than was to be expected: theirs
-        are to be given back.
+        are to be given back. None, and nothing done, if not all blocks were asked for
+        and have hints.
         """
+        thresholds = marker.hint_bits.tolist()
+        if len(self.asked) < len(marker.blocks) or min(thresholds, default=0) <= 0:
+            return None
+        self._thresholds = thresholds
         lists = self._lists_for(marker)
         self.rounding = self.asked_rounding
         layout = (marker.starts, marker.hint_bits, marker.chunk)
@@ -257,7 +255,8 @@ class Loans:
         shares = np.empty((len(begins), 2), np.int64) if threads > 1 else _ALL
         members = room_for(size, where.dtype)[1]
         listed = (held, begins, ends, column, counts, k, goal, threshold)
-        *answer, ties = cpu_lent.kth_lent(*listed, room_to_count(), members, shares)
+        room = (cpu_select.room_for_counts(), members, shares)
+        *answer, ties = cpu_lent.kth_lent(*listed, *room)
         found = Found(*answer)
         if found.reaching < k:
             return False

@@ -100,14 +100,6 @@ def next_threshold(
     return max(min(reached, kth), lowest, _LEAST)
 
 
-def room_to_count() -> NDArray[np.int32]:
-    """This thread's counts, until it asks again."""
-    counts: NDArray[np.int32] | None = getattr(_kept, "counts", None)
-    if counts is None:
-        counts = _kept.counts = cpu_select.room_for_counts()
-    return counts
-
-
 def room_for(size: int, dtype: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:
     """This thread's scratch for candidates, until it asks again.
 

@@ -8,6 +8,7 @@ of equal magnitude are those with the smaller index. About 15 ns per candidate, 
 it waiting for the element to arrive from memory.
 """
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,15 @@ COARSE = 18
 SPARE = 48
 
 
+_kept = threading.local()
+
+
 def room_for_counts() -> Counts:
-    """What a kernel counts in: allocating it there would take longer to compile."""
-    return np.empty(BINS, np.int32)
+    """What this thread's kernels count in, one after the other: kept, as it is cold."""
+    counts: Counts | None = getattr(_kept, "counts", None)
+    if counts is None:
+        counts = _kept.counts = np.empty(BINS, np.int32)
+    return counts
 
 
 @part
