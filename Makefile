@@ -38,7 +38,7 @@ laws: $(READY)
 # For how long, as in `make fuzz SECONDS=1200`; what it learns is kept in .fuzz.
 SECONDS ?= 60
 fuzz: $(VENV)/.ready-to-fuzz
-	$(BIN)/python fuzz/decoders.py --seconds $(SECONDS)
+	$(BIN)/python -m fuzz.decoders --seconds $(SECONDS)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/kernels.py
@@ -71,7 +71,7 @@ $(READY): pyproject.toml constraints.txt
 
 $(BROWSER)/.ready: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade -c constraints.txt --target $(BROWSER) playwright
-	PYTHONPATH=$(BROWSER) $(BIN)/python tests/report/browser.py
+	PYTHONPATH=$(BROWSER) $(BIN)/python -m tests.report.browser
 	touch $@
 
 $(VENV)/.ready-to-fuzz: $(READY)

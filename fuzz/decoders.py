@@ -17,9 +17,9 @@ from itertools import product
 from pathlib import Path
 from time import perf_counter
 
+from fuzz.verdicts import RESERVED, SETTINGS, both, codec_of, reaching
 from thinwire.catalog import INDEX_CODECS, VALUE_CODECS
 from thinwire.sparse import SparseVector
-from verdicts import RESERVED, SETTINGS, both, codec_of, reaching
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "tests" / "golden"

@@ -14,10 +14,10 @@ import atheris
 with atheris.instrument_imports(include=["thinwire"]):
     import torch
 
+    from fuzz.verdicts import both, reaching, tensor_of
     from thinwire.errors import WireError
     from thinwire.kernels import reference  # noqa: F401 - to be instrumented
     from thinwire.wire import Packet
-    from verdicts import both, reaching, tensor_of
 
 # What is compiled must not be instrumented.
 from thinwire.kernels import cpu  # noqa: F401

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 import torch
-from cases import CODECS
 
+from tests.laws.cases import CODECS
 from thinwire.channel import Channel, Slot
 from thinwire.codecs import Codec, Split
 from thinwire.errors import ConfigError, WireError

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from interpreted import use_triton
+from tests.interpreted import use_triton
 from thinwire import kernels
 from thinwire.channel import Channel, Sealed, Slot
 from thinwire.codecs import BFloat16, EliasFano, Int8, LogQuant, Split

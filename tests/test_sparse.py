@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies import families, unhurried, vectors
+from tests.strategies import families, unhurried, vectors
 from thinwire.kernels import index_dtype, strictly_increasing
 from thinwire.sparse import SparseVector, keep_count, sum_of
 

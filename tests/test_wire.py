@@ -8,7 +8,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies import unhurried
+from tests.strategies import unhurried
 from thinwire.errors import ConfigError, WireError
 from thinwire.wire import HEADER, Packet, header_of, padded
 

@@ -7,13 +7,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tests.workers import pool
 from thinwire.bench import contestants, net, reduce, train
 from thinwire.bench.contestants import PEERS, Entry, Hook, entries
 from thinwire.bench.models import matrices, resnet20, vgg16
 from thinwire.bench.ranks import say_nothing
 from thinwire.collectives import Dense
 from thinwire.errors import ConfigError, ReplicaError
-from workers import pool
 
 pytestmark = pytest.mark.processes
 

@@ -5,8 +5,8 @@ from html import escape
 from html.parser import HTMLParser
 
 import pytest
-from figures import LABELS, reduction, row, training
 
+from tests.bench.figures import LABELS, reduction, row, training
 from thinwire.bench import charts, files
 from thinwire.bench.report import page, verdict
 from thinwire.errors import ConfigError

@@ -5,8 +5,8 @@ import os
 import sys
 
 import pytest
-from figures import reduction, training
 
+from tests.bench.figures import reduction, training
 from thinwire import profile
 from thinwire.cli import launch, main
 from thinwire.errors import ConfigError, GroupError

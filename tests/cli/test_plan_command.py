@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from speeds import machine_for
+from tests.speeds import machine_for
 from thinwire.cli import main
 from thinwire.plan import machine
 from thinwire.profile import Profile

@@ -3,8 +3,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiny_data
 
+from tests.train import tiny_data
 from thinwire.cli import main, train
 from thinwire.train import launched, tensorboard
 from thinwire.train.tasks import TASKS

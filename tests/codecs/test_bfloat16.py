@@ -3,7 +3,8 @@
 import pytest
 import torch
 from hypothesis import given
-from value_checks import (
+
+from tests.codecs.value_checks import (
     ANY_VALUES,
     LARGEST,
     from_bits,
@@ -13,8 +14,7 @@ from value_checks import (
     spread,
     to_bits,
 )
-
-from strategies import unhurried
+from tests.strategies import unhurried
 from thinwire.codecs import BFloat16
 from thinwire.errors import WireError
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from deepreduce_inputs import octets, scattered, supports, verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies import unhurried
+from tests.codecs.deepreduce_inputs import octets, scattered, supports, verdict
+from tests.strategies import unhurried
 from thinwire.codecs import Bloom, Float32, Split
 from thinwire.codecs.bloom import shape_of
 from thinwire.errors import ConfigError, WireError

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from deepreduce_inputs import largest, relative_error, scattered
 
+from tests.codecs.deepreduce_inputs import largest, relative_error, scattered
 from thinwire.codecs import (
     QSGD,
     Bitmap,

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from index_lists import listed
 
+from tests.codecs.index_lists import listed
 from thinwire.codecs import DeltaVarint
 from thinwire.errors import WireError
 

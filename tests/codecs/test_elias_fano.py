@@ -4,9 +4,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from index_lists import bits_of, both, bound, listed, section_of, uniform
 
-from strategies import unhurried
+from tests.codecs.index_lists import bits_of, both, bound, listed, section_of, uniform
+from tests.strategies import unhurried
 from thinwire import kernels
 from thinwire.codecs import Bitmap, EliasFano
 from thinwire.codecs.codec import checked

@@ -7,7 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from deepreduce_inputs import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.codecs.deepreduce_inputs import (
     descending,
     forty_of_1000,
     largest,
@@ -15,10 +18,7 @@ from deepreduce_inputs import (
     relative_error,
     verdict,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-from strategies import ANY, unhurried
+from tests.strategies import ANY, unhurried
 from thinwire.codecs import FitDExp, Int32, Split
 from thinwire.errors import WireError
 from thinwire.kernels import cpu, reference, reference_dexp

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from deepreduce_inputs import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.codecs.deepreduce_inputs import (
     descending,
     forty_of_1000,
     largest,
@@ -13,10 +16,7 @@ from deepreduce_inputs import (
     relative_error,
     verdict,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-from strategies import ANY, unhurried
+from tests.strategies import ANY, unhurried
 from thinwire.codecs import FitPoly, Int32, Split
 from thinwire.errors import ConfigError, WireError
 from thinwire.kernels import cpu, reference

@@ -9,17 +9,7 @@ from itertools import cycle
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from strategies import ANY, WHOLE, unhurried, vectors
-from thinwire.catalog import INDEX_CODECS, VALUE_CODECS, codec
-from thinwire.codecs import Split
-from thinwire.errors import WireError
-from thinwire.kernels import by_reference
-from thinwire.sparse import SparseVector
-from thinwire.wire import HEADER, Packet
-from verdicts import (
+from fuzz.verdicts import (
     RESERVED,
     SETTINGS,
     Received,
@@ -28,6 +18,16 @@ from verdicts import (
     reaching,
     tensor_of,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.strategies import ANY, WHOLE, unhurried, vectors
+from thinwire.catalog import INDEX_CODECS, VALUE_CODECS, codec
+from thinwire.codecs import Split
+from thinwire.errors import WireError
+from thinwire.kernels import by_reference
+from thinwire.sparse import SparseVector
+from thinwire.wire import HEADER, Packet
 
 # Every index codec and every value codec, and those that have to do with each other.
 PAIRS = [f"{i}+{v}" for i, v in zip(cycle(INDEX_CODECS), VALUE_CODECS, strict=False)]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from deepreduce_inputs import octets, scattered, supports, verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies import unhurried
+from tests.codecs.deepreduce_inputs import octets, scattered, supports, verdict
+from tests.strategies import unhurried
 from thinwire.codecs import Float32, Huffman, Split
 from thinwire.errors import ConfigError, WireError
 from thinwire.kernels import index_dtype, strictly_increasing

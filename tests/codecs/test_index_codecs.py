@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from index_lists import both, edge, lists, padded, uniform
 
-from strategies import unhurried
+from tests.codecs.index_lists import both, edge, lists, padded, uniform
+from tests.strategies import unhurried
 from thinwire.codecs import Bitmap, DeltaVarint, EliasFano, Rice, RunLength, Split
 from thinwire.errors import WireError
 from thinwire.kernels import index_dtype, strictly_increasing

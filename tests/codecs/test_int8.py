@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from value_checks import (
+
+from tests.codecs.value_checks import (
     ANY_VALUES,
     LARGEST,
     LISTS,
@@ -19,8 +20,7 @@ from value_checks import (
     spread,
     to_bits,
 )
-
-from strategies import WHOLE, unhurried
+from tests.strategies import WHOLE, unhurried
 from thinwire.codecs import Int8
 from thinwire.errors import WireError
 

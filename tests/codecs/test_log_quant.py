@@ -4,7 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from value_checks import (
+
+from tests.codecs.value_checks import (
     ANY_VALUES,
     LARGEST,
     LISTS,
@@ -18,8 +19,7 @@ from value_checks import (
     to_bits,
     wave,
 )
-
-from strategies import WHOLE, unhurried
+from tests.strategies import WHOLE, unhurried
 from thinwire.codecs import LogQuant
 from thinwire.errors import ConfigError, WireError
 

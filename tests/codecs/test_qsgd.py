@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from value_checks import (
+
+from tests.codecs.value_checks import (
     ANY_VALUES,
     LARGEST,
     LISTS,
@@ -20,8 +21,7 @@ from value_checks import (
     spread,
     wave,
 )
-
-from strategies import unhurried
+from tests.strategies import unhurried
 from thinwire.codecs import QSGD
 from thinwire.errors import ConfigError, WireError
 from thinwire.kernels import cpu, reference

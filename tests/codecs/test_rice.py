@@ -3,9 +3,9 @@
 import pytest
 import torch
 from hypothesis import given
-from index_lists import bits_of, bound, listed, lists, section_of, uniform
 
-from strategies import unhurried
+from tests.codecs.index_lists import bits_of, bound, listed, lists, section_of, uniform
+from tests.strategies import unhurried
 from thinwire import kernels
 from thinwire.codecs import Rice
 from thinwire.errors import WireError

@@ -5,9 +5,9 @@ from contextlib import nullcontext
 import pytest
 import torch
 from hypothesis import given
-from index_lists import listed, lists
 
-from strategies import unhurried
+from tests.codecs.index_lists import listed, lists
+from tests.strategies import unhurried
 from thinwire import kernels
 from thinwire.catalog import VALUE_CODECS
 from thinwire.codecs import RunLength, Split

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies import ANY, unhurried, vectors
+from tests.strategies import ANY, unhurried, vectors
 from thinwire.codecs import (
     QSGD,
     BFloat16,

@@ -9,7 +9,8 @@ import torch
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from value_checks import (
+
+from tests.codecs.value_checks import (
     ANY_VALUES,
     LISTS,
     SIZES,
@@ -22,8 +23,7 @@ from value_checks import (
     to_bits,
     wave,
 )
-
-from strategies import unhurried
+from tests.strategies import unhurried
 from thinwire.codecs import Deflate, Zstd
 from thinwire.errors import ConfigError, WireError
 

@@ -1,8 +1,8 @@
 """Timed: the codec it contains, and the seconds it took."""
 
 import torch
-from cases import CODECS
 
+from tests.laws.cases import CODECS
 from thinwire import kernels
 from thinwire.codecs import Bitmap, Split, Timed
 from thinwire.sparse import SparseVector

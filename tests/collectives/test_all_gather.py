@@ -1,9 +1,9 @@
 """AllGather, worked out by hand."""
 
 import pytest
-from cases import CODECS
-from reductions import reduce
 
+from tests.collectives.reductions import reduce
+from tests.laws.cases import CODECS
 from thinwire.codecs import Split
 from thinwire.collectives import AllGather, Grade
 from thinwire.cost import Cost

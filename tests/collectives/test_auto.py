@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from cases import integers
 from torch import Tensor
 
+from tests.laws.cases import integers
 from thinwire.channel import Channel
 from thinwire.codecs import Split
 from thinwire.collectives import (

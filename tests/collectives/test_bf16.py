@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from reductions import reduce
 
+from tests.collectives.reductions import reduce
 from thinwire.collectives import BF16, Grade
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError

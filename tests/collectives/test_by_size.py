@@ -1,8 +1,8 @@
 """BySize: one collective from a size on, another below."""
 
 import pytest
-from reductions import reduce
 
+from tests.collectives.reductions import reduce
 from thinwire.codecs import Split
 from thinwire.collectives import BF16, AllGather, BySize, Dense, Grade
 from thinwire.cost import Cost

@@ -1,8 +1,8 @@
 """Dense: the sum, and nothing stays."""
 
 import pytest
-from reductions import reduce
 
+from tests.collectives.reductions import reduce
 from thinwire.collectives import Dense, Grade
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError

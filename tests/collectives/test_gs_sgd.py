@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from reductions import reduce
 
+from tests.collectives.reductions import reduce
 from thinwire import kernels
 from thinwire.channel import Channel
 from thinwire.collectives import Grade, GsSGD

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from cases import CODECS
-from reductions import reduce
 
+from tests.collectives.reductions import reduce
+from tests.laws.cases import CODECS
 from thinwire.codecs import Split
 from thinwire.collectives import GTopK
 from thinwire.cost import Cost

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from interpreted import use_triton
+from tests.interpreted import use_triton
 from thinwire import kernels
 from thinwire.codecs import BFloat16, EliasFano, Int8, Split
 from thinwire.collectives import AllGather, Auto, SparDL, Warmup

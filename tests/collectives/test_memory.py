@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.workers import pool
 from thinwire.channel import Channel
 from thinwire.codecs import Split
 from thinwire.collectives import S2, AllGather, GTopK, SparDL, Union
 from thinwire.layout import Layout
-from workers import pool
 
 pytestmark = pytest.mark.processes
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from reductions import reduce
 
+from tests.collectives.reductions import reduce
 from thinwire.channel import Channel
 from thinwire.collectives import State, Union
 from thinwire.cost import Cost

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from cases import integers
-from reductions import plain, reduce
 
+from tests.collectives.reductions import plain, reduce
+from tests.laws.cases import integers
 from thinwire.channel import Channel
 from thinwire.codecs import Split
 from thinwire.collectives import BF16, AllGather, BySize, Dense, Grade, Warmup

@@ -1,7 +1,7 @@
 import pytest
 import torch
-from group_checks import CHECKS, body_of
 
+from tests.groups.group_checks import CHECKS, body_of
 from thinwire.cost import Cost, Link, direct_all_gather, ring_all_reduce, spread
 from thinwire.groups import Counted, Op, Traffic, simulate
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.workers import pool
 from thinwire.groups import Op, courtesy
-from workers import pool
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux has such a policy"

@@ -1,7 +1,7 @@
 import pytest
 import torch
-from group_checks import CHECKS, body_of
 
+from tests.groups.group_checks import CHECKS, body_of
 from thinwire.cost import Link
 from thinwire.errors import GroupError
 from thinwire.groups import Fault, Faulty, Op, simulate

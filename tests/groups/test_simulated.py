@@ -3,8 +3,8 @@ import time
 
 import pytest
 import torch
-from group_checks import CHECKS, body_of
 
+from tests.groups.group_checks import CHECKS, body_of
 from thinwire.cost import Link
 from thinwire.errors import DeadlockError, GroupError
 from thinwire.groups import Op, SimulatedGroup, simulate

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from group_checks import maximum, maximum_of_equals
 
+from tests.groups.group_checks import maximum, maximum_of_equals
+from tests.workers import fresh
 from thinwire.groups import Op, simulate
 from thinwire.groups.spread import spread_
-from workers import fresh
 
 
 class Spreading:

@@ -9,12 +9,12 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from group_checks import CHECKS, body_of
 
+from tests.groups.group_checks import CHECKS, body_of
+from tests.workers import fresh, pool
 from thinwire.errors import ConfigError, GroupError, PeerError
 from thinwire.groups import Counted, Op, simulate
 from thinwire.groups.torch import TorchGroup
-from workers import fresh, pool
 
 pytestmark = pytest.mark.processes
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 import torch.distributed as dist
-from group_checks import CHECKS, body_of
 
+from tests.groups.group_checks import CHECKS, body_of
+from tests.workers import pool
 from thinwire.groups import Op
 from thinwire.groups.torch import TorchGroup
-from workers import pool
 
 pytestmark = [
     pytest.mark.gpu,

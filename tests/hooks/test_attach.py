@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from training import WIDTH, make_model, optimizer_of, step_once, train, wrap
 
 import thinwire
+from tests.hooks.training import WIDTH, make_model, optimizer_of, step_once, train, wrap
+from tests.workers import pool
 from thinwire.errors import AgreementError, ConfigError
-from workers import pool
 
 
 def attempt(group, method, options, kind="plain"):

@@ -7,7 +7,9 @@ import copy
 
 import pytest
 import torch
-from training import (
+
+import thinwire
+from tests.hooks.training import (
     SIZES,
     given_gradients,
     gradients_of,
@@ -16,11 +18,9 @@ from training import (
     step_once,
     wrap,
 )
-
-import thinwire
+from tests.workers import pool
 from thinwire.errors import AgreementError, TornError
 from thinwire.groups import Counted
-from workers import pool
 
 pytestmark = pytest.mark.processes
 

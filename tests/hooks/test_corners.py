@@ -8,7 +8,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.checkpoint import checkpoint
-from training import (
+
+import thinwire
+from tests.hooks.training import (
     SIZES,
     WIDTH,
     batch,
@@ -19,10 +21,8 @@ from training import (
     residual_of,
     wrap,
 )
-
-import thinwire
+from tests.workers import fresh, pool
 from thinwire.errors import ConfigError, PeerError, ThinwireError, TornError
-from workers import fresh, pool
 
 pytestmark = pytest.mark.processes
 

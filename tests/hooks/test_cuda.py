@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
-from training import batch, make_model, optimizer_of
 
 import thinwire
-from workers import pool
+from tests.hooks.training import batch, make_model, optimizer_of
+from tests.workers import pool
 
 pytestmark = [
     pytest.mark.gpu,

@@ -5,11 +5,11 @@ import signal
 import time
 
 import pytest
-from training import batch, optimizer_of, step_once, wrap
 
 import thinwire
+from tests.hooks.training import batch, optimizer_of, step_once, wrap
+from tests.workers import fresh
 from thinwire.errors import GroupError, PeerError, TornError
-from workers import fresh
 
 pytestmark = pytest.mark.processes
 

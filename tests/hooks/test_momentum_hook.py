@@ -4,10 +4,17 @@ import os
 
 import pytest
 import torch
-from training import batch, given_gradients, gradients_of, optimizer_of, step_once, wrap
 
 import thinwire
-from workers import pool
+from tests.hooks.training import (
+    batch,
+    given_gradients,
+    gradients_of,
+    optimizer_of,
+    step_once,
+    wrap,
+)
+from tests.workers import pool
 
 pytestmark = pytest.mark.processes
 

@@ -3,7 +3,9 @@
 import pytest
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
-from training import (
+
+import thinwire
+from tests.hooks.training import (
     SIZES,
     batch,
     given_gradients,
@@ -12,9 +14,7 @@ from training import (
     residual_of,
     wrap,
 )
-
-import thinwire
-from workers import pool
+from tests.workers import pool
 
 pytestmark = pytest.mark.processes
 

@@ -5,7 +5,9 @@ import copy
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from training import (
+
+import thinwire
+from tests.hooks.training import (
     SIZES,
     given_gradients,
     gradients_of,
@@ -14,10 +16,8 @@ from training import (
     step_once,
     wrap,
 )
-
-import thinwire
+from tests.workers import pool
 from thinwire.errors import AgreementError, ConfigError
-from workers import pool
 
 pytestmark = pytest.mark.processes
 

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from training import WIDTH, wrap
 
 import thinwire
+from tests.hooks.training import WIDTH, wrap
+from tests.workers import pool
 from thinwire.collectives import S2, GatherRows, Union
 from thinwire.errors import ConfigError, WireError
 from thinwire.groups import simulate
 from thinwire.hooks.rows import SparseGradients, read
-from workers import pool
 
 WAYS = ["gather", "union", "s2", "cheapest"]
 

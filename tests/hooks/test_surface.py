@@ -5,7 +5,9 @@ import math
 
 import pytest
 import torch
-from training import (
+
+import thinwire
+from tests.hooks.training import (
     SIZES,
     batch,
     given_gradients,
@@ -15,11 +17,9 @@ from training import (
     step_once,
     wrap,
 )
-
-import thinwire
+from tests.workers import pool
 from thinwire import catalog
 from thinwire.errors import AgreementError, ConfigError, ReplicaError
-from workers import pool
 
 pytestmark = pytest.mark.processes
 

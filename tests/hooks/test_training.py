@@ -3,7 +3,9 @@
 import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
-from training import (
+
+import thinwire
+from tests.hooks.training import (
     SIZES,
     batch,
     given_gradients,
@@ -14,10 +16,8 @@ from training import (
     train,
     wrap,
 )
-
-import thinwire
+from tests.workers import pool
 from thinwire.errors import ConfigError
-from workers import pool
 
 pytestmark = pytest.mark.processes
 

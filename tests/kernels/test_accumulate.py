@@ -2,9 +2,9 @@ import itertools
 
 import pytest
 import torch
-from kernel_inputs import SIZES, VECTORS, same_bits, vector, ways_to_cut
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.kernels.kernel_inputs import SIZES, VECTORS, same_bits, vector, ways_to_cut
 from thinwire import kernels
 from thinwire.kernels import Marker, cpu, reference
 

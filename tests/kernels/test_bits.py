@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies import unhurried
+from tests.strategies import unhurried
 from thinwire import kernels
 from thinwire.kernels import reference
 

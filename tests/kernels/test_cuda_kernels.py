@@ -9,7 +9,14 @@ from itertools import pairwise
 
 import pytest
 import torch
-from kernel_inputs import VECTORS, same_bits, some_indices, vector, ways_to_cut
+
+from tests.kernels.kernel_inputs import (
+    VECTORS,
+    same_bits,
+    some_indices,
+    vector,
+    ways_to_cut,
+)
 
 pytest.importorskip("triton", reason="needs Triton")
 

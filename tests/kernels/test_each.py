@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from kernel_inputs import same_bits, some_indices, vector, ways_to_cut
 
+from tests.kernels.kernel_inputs import same_bits, some_indices, vector, ways_to_cut
 from thinwire import kernels
 from thinwire.kernels import Block, Marker, cpu, reference
 

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from kernel_inputs import (
+
+from tests.kernels.kernel_inputs import (
     SIZES,
     same_bits,
     some_blocks,
@@ -10,7 +11,6 @@ from kernel_inputs import (
     vector,
     ways_to_cut,
 )
-
 from thinwire import kernels
 from thinwire.kernels import Block, Marker, cpu, reference
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from kernel_inputs import same_bits, some_indices
 
+from tests.kernels.kernel_inputs import same_bits, some_indices
 from thinwire.kernels import (
     Block,
     contiguous_blocks,

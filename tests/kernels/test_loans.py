@@ -6,8 +6,8 @@ from pickle import dumps, loads
 
 import pytest
 import torch
-from kernel_inputs import same_bits, some_indices
 
+from tests.kernels.kernel_inputs import same_bits, some_indices
 from thinwire import kernels
 from thinwire.kernels import (
     Block,

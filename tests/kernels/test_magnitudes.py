@@ -2,8 +2,8 @@ from itertools import product
 
 import pytest
 import torch
-from kernel_inputs import SIZES, VECTORS, same_bits, vector
 
+from tests.kernels.kernel_inputs import SIZES, VECTORS, same_bits, vector
 from thinwire.kernels import cpu, reference
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

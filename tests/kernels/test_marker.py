@@ -1,7 +1,7 @@
 import pytest
 import torch
-from kernel_inputs import same_bits, ways_to_cut
 
+from tests.kernels.kernel_inputs import same_bits, ways_to_cut
 from thinwire import kernels
 from thinwire.kernels import Block, Marker, reference
 

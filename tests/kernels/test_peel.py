@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from kernel_inputs import same_bits, some_indices
 
+from tests.kernels.kernel_inputs import same_bits, some_indices
 from thinwire import kernels
 from thinwire.kernels import cpu, hash_keys, reference
 from thinwire.kernels.reference_peel import places

@@ -2,9 +2,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_inputs import SIZES, VECTORS, same_bits, some_blocks, vector, ways_to_cut
 from torch import Tensor
 
+from tests.kernels.kernel_inputs import (
+    SIZES,
+    VECTORS,
+    same_bits,
+    some_blocks,
+    vector,
+    ways_to_cut,
+)
 from thinwire import kernels
 from thinwire.kernels import Block, Marker, cpu, cpu_dense, cpu_select, reference
 

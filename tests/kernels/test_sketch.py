@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from kernel_inputs import same_bits, vector
 
+from tests.kernels.kernel_inputs import same_bits, vector
 from thinwire import kernels
 from thinwire.kernels import Hashes, cpu, cpu_threads, hashes, reference
 from thinwire.kernels.reference_sketch import places

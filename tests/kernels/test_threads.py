@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 import torch
-from kernel_inputs import same_bits, vector, ways_to_cut
 
+from tests.kernels.kernel_inputs import same_bits, vector, ways_to_cut
 from thinwire import kernels
 from thinwire.kernels import Marker, cpu, cpu_threads, reference
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from kernel_inputs import VECTORS, same_bits, vector
 
-from strategies import unhurried
+from tests.kernels.kernel_inputs import VECTORS, same_bits, vector
+from tests.strategies import unhurried
 from thinwire.kernels import cpu, reference
 
 SIZES = (0, 1, 8, 65, 257, 1300)

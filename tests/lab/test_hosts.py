@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from machines import PYTHON, links, namespaces, said
 
+from tests.lab.machines import PYTHON, links, namespaces, said
 from thinwire.errors import LabError
 from thinwire.lab import Lab, commands, network, record, verify
 

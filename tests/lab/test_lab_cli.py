@@ -1,8 +1,8 @@
 """The commands of `thinwire lab`, on a lab that stays between them."""
 
 import pytest
-from machines import namespaces
 
+from tests.lab.machines import namespaces
 from thinwire.cli import main
 from thinwire.lab import network, record
 

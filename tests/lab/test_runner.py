@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from machines import PYTHON, eventually, namespaces, said
 
+from tests.lab.machines import PYTHON, eventually, namespaces, said
 from thinwire.errors import LabError
 from thinwire.lab import Lab, commands, lab, record
 

@@ -6,7 +6,8 @@ same bits. One simulation shows both.
 
 import pytest
 import torch
-from cases import (
+
+from tests.laws.cases import (
     BROKEN_NUMBERS,
     COLLECTIVES,
     TRIALS,
@@ -15,7 +16,6 @@ from cases import (
     run,
     usual_ranks,
 )
-
 from thinwire.catalog import DEFAULT_CODEC
 from thinwire.collectives import Grade
 from thinwire.groups import simulate

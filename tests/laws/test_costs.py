@@ -1,7 +1,8 @@
 """What the group counts is what the card says."""
 
 import pytest
-from cases import (
+
+from tests.laws.cases import (
     ALL_CASES,
     BY_DATA,
     CODECS,
@@ -15,7 +16,6 @@ from cases import (
     run,
     usual_ranks,
 )
-
 from thinwire.catalog import DEFAULT_CODEC
 from thinwire.collectives import S2, Auto, Cheapest, Warmup, union
 from thinwire.cost import Cost, spread

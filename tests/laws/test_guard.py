@@ -4,8 +4,8 @@ from math import inf, nan
 
 import pytest
 import torch
-from cases import CODECS, COLLECTIVES, FEW_RANKS, ranks_for, reals
 
+from tests.laws.cases import CODECS, COLLECTIVES, FEW_RANKS, ranks_for, reals
 from thinwire.groups import simulate
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from cases import CODECS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies import ANY, WHOLE, brief, vectors
+from tests.laws.cases import CODECS
+from tests.strategies import ANY, WHOLE, brief, vectors
 from thinwire.codecs import Split
 from thinwire.errors import WireError
 from thinwire.kernels import strictly_increasing

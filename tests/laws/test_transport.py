@@ -4,7 +4,8 @@ from functools import partial
 
 import pytest
 import torch
-from cases import (
+
+from tests.laws.cases import (
     ALL_CASES,
     COLLECTIVES,
     MIDDLE,
@@ -14,11 +15,10 @@ from cases import (
     run,
     usual_ranks,
 )
-
+from tests.workers import pool
 from thinwire.catalog import DEFAULT_CODEC
 from thinwire.collectives import Grade
 from thinwire.groups import simulate
-from workers import pool
 
 pytestmark = pytest.mark.processes
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from speeds import machine_for
+from tests.speeds import machine_for
 from thinwire.cost import Cost, Link, Rounds
 from thinwire.errors import ConfigError
 from thinwire.plan.candidates import Candidates, compared, with_teams

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from speeds import ROUNDS
+from tests.speeds import ROUNDS
 from thinwire.catalog import codec
 from thinwire.errors import GroupError
 from thinwire.groups import pace, simulate

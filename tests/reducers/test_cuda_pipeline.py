@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.workers import pool
 from thinwire import kernels
 from thinwire.channel import Channel, Slot
 from thinwire.codecs import BFloat16, EliasFano, Int8, LogQuant, Split
@@ -15,7 +16,6 @@ from thinwire.groups.torch import TorchGroup
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
 from thinwire.sparse import SparseVector
-from workers import pool
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from interpreted import use_triton
+from tests.interpreted import use_triton
 from thinwire.codecs import BFloat16, EliasFano, LogQuant, Split
 from thinwire.collectives import GTopK, SparDL
 from thinwire.groups import simulate

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from cases import integers, reals
 from torch import Tensor
 
+from tests.laws.cases import integers, reals
 from thinwire.codecs import Split
 from thinwire.collectives import BF16, AllGather, BySize, Dense, SparDL, Warmup
 from thinwire.cost import Cost

@@ -1,6 +1,6 @@
 """A browser for tests: the machine's, or one that is installed.
 
-    python tests/report/browser.py
+    python -m tests.report.browser
 
 Installs one where there is none, and fails aloud where it cannot.
 """

@@ -2,10 +2,10 @@
 
 import json
 
-import browser
 import pytest
-from figures import LABELS, LONG, reduction, row, training
 
+from tests.bench.figures import LABELS, LONG, reduction, row, training
+from tests.report import browser
 from thinwire.bench.report import page as report
 
 playwright = pytest.importorskip(

@@ -1,8 +1,8 @@
 """Gradient norms next to residuals: right, harmless, and absent where unknown."""
 
 import torch
-from toy_task import Toy
 
+from tests.train.toy_task import Toy
 from thinwire.train.health import GradientNorms, Gradients
 from thinwire.train.keeper import History
 from thinwire.train.reduction import Reduction

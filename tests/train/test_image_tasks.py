@@ -4,9 +4,9 @@ import pickle
 
 import numpy as np
 import pytest
-import tiny_data
 import torch
 
+from tests.train import tiny_data
 from thinwire.errors import ConfigError
 from thinwire.train.tasks import cifar10, idx, jpeg, task
 from thinwire.train.tasks.images import ImageData, Labelled

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from toy_task import Toy
 
+from tests.train.toy_task import Toy
 from thinwire.errors import ConfigError
 from thinwire.train import job, run
 from thinwire.train.__main__ import main

@@ -1,10 +1,10 @@
 import math
 
 import pytest
-import tiny_data
 import torch
 from torch import nn
 
+from tests.train import tiny_data
 from thinwire.errors import ConfigError
 from thinwire.train.model import Shape
 from thinwire.train.tasks import task, wikitext

@@ -1,10 +1,10 @@
 import gzip
 
 import pytest
-import tiny_data
 import torch
 from torch import nn
 
+from tests.train import tiny_data
 from thinwire.errors import ConfigError
 from thinwire.train.tasks import ratings, task
 from thinwire.train.tasks.recommendation import RecommendationData

@@ -3,9 +3,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiny_data
 import torch
 
+from tests.train import tiny_data
 from thinwire.errors import ConfigError
 from thinwire.train.tasks import TASKS, task
 

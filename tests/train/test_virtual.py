@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy_task import Toy, in_hurried_process, in_process
 
+from tests.train.toy_task import Toy, in_hurried_process, in_process
+from tests.workers import pool
 from thinwire.errors import ConfigError
 from thinwire.train.reduction import Reduction
 from thinwire.train.run import Limits, run_virtual
 from thinwire.train.spec import Spec
-from workers import pool
 
 CPU = torch.device("cpu")
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from toy_task import Toy
 
+from tests.train.toy_task import Toy
 from thinwire.train.ranks import Place, Way
 from thinwire.train.reduction import Reduction
 from thinwire.train.run import Limits, Spec, run_virtual
