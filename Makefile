@@ -25,7 +25,7 @@ test-report: $(BROWSER)/.ready
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md docs src tests
+	$(BIN)/codespell README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md docs src tests experiments
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -71,7 +71,7 @@ $(READY): pyproject.toml constraints.txt
 
 $(BROWSER)/.ready: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade -c constraints.txt --target $(BROWSER) playwright
-	PYTHONPATH=$(BROWSER) $(BIN)/python -m tests.report.browser
+	PYTHONPATH=$(BROWSER) $(BIN)/python -m tests.tools.report.browser
 	touch $@
 
 $(VENV)/.ready-to-fuzz: $(READY)

@@ -39,8 +39,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import thinwire
-from machine import machine
-from thinwire.lab import Lab
+from thinwire.tools.bench.machine import machine
+from thinwire.tools.lab import Lab
 
 SIZES = (100_000, 1_000_000, 5_000_000, 25_000_000)
 RANKS = (2, 4, 8)

@@ -9,9 +9,9 @@ below 0.9 is a message that crosses unshaped.
 
 from unittest.mock import patch
 
-from thinwire.lab.shaping import Shape, shapes
-from thinwire.lab.verify import MESSAGES, verify
 from thinwire.quantities import parse_rate
+from thinwire.tools.lab.shaping import Shape, shapes
+from thinwire.tools.lab.verify import MESSAGES, verify
 
 # (rate, hosts): (burst, largest packet); the lab's own choice comes last.
 TRIED = {

@@ -31,8 +31,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lists import LAWS, clustered, recorded, sample, uniform
-from machine import machine
-from thinwire.bench.codecs import (
+from thinwire.catalog import DEFAULT_CODEC, INDEX_CODECS, VALUE_CODECS, codec
+from thinwire.codecs import Bloom, IndexCodec, Split, ValueCodec
+from thinwire.sparse import SparseVector
+from thinwire.tools.bench.codecs import (
     Half,
     Measured,
     Times,
@@ -45,9 +47,7 @@ from thinwire.bench.codecs import (
     recall,
     relative_error,
 )
-from thinwire.catalog import DEFAULT_CODEC, INDEX_CODECS, VALUE_CODECS, codec
-from thinwire.codecs import Bloom, IndexCodec, Split, ValueCodec
-from thinwire.sparse import SparseVector
+from thinwire.tools.bench.machine import machine
 
 SECONDS = 0.1
 EXACT = [name for name, index in INDEX_CODECS.items() if not isinstance(index, Bloom)]

@@ -238,7 +238,7 @@ def main() -> None:
     if args.child:
         child(args)
         return
-    from machine import machine
+    from thinwire.tools.bench.machine import machine
 
     starts = Starts(args)
     print(f"{machine()}; cores {args.cores}; load {os.getloadavg()[0]:.1f}")

@@ -20,11 +20,11 @@ import torch
 import torch.distributed as dist
 
 from exchanges import as_they_are
-from machine import machine
 from thinwire.groups import pace
 from thinwire.groups.torch import TorchGroup
-from thinwire.plan import calibrate
-from thinwire.plan.choice import Choice
+from thinwire.tools.bench.machine import machine
+from thinwire.tools.plan import calibrate
+from thinwire.tools.plan.choice import Choice
 
 TURNS, STEPS = 4, 15
 AS_THEY_ARE = "as they are"

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import thinwire
-from machine import machine
 from thinwire.collectives import S2, RowCollective
+from thinwire.tools.bench.machine import machine
 
 
 class Variant(NamedTuple):

@@ -28,16 +28,16 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from machine import machine
 from thinwire.codecs import Split
 from thinwire.collectives import AllGather, Collective, GTopK, SparDL, spardl
 from thinwire.groups import SimulatedGroup, simulate
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
 from thinwire.sparse import SparseVector, keep_count
-from thinwire.train.loop import Recipe, train_step
-from thinwire.train.model import CharacterModel, loss_of
-from thinwire.train.text import Corpus, standard_library, windows
+from thinwire.tools.bench.machine import machine
+from thinwire.tools.demo.loop import Recipe, train_step
+from thinwire.tools.demo.model import CharacterModel, loss_of
+from thinwire.tools.demo.text import Corpus, standard_library, windows
 
 DENSITY = 0.01
 STEPS = 6

@@ -23,9 +23,9 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from machine import machine
 from thinwire.groups import Op, courtesy
 from thinwire.groups.torch import TorchGroup
+from thinwire.tools.bench.machine import machine
 
 STEPS = 100
 

@@ -23,13 +23,13 @@ from unittest.mock import patch
 
 from rich.console import Console
 
-from thinwire.bench import files
-from thinwire.bench.contestants import DENSE
-from thinwire.bench.reduce import Settings
-from thinwire.cli.formatting import count, nbytes, parse_count
-from thinwire.cli.launch import place, run
 from thinwire.errors import LabError
-from thinwire.lab.shaping import Shape, parse_rate, rate_name
+from thinwire.tools.bench import files
+from thinwire.tools.bench.contestants import DENSE
+from thinwire.tools.bench.reduce import Settings
+from thinwire.tools.cli.formatting import count, nbytes, parse_count
+from thinwire.tools.cli.launch import place, run
+from thinwire.tools.lab.shaping import Shape, parse_rate, rate_name
 
 METHODS = "topk,gtopk,spardl,gs-sgd,union,s2"
 PEERS = "torch-bf16,powersgd-1,powersgd-2,powersgd-4"

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import thinwire
-from machine import machine
+from thinwire.tools.bench.machine import machine
 
 VARIANTS: dict[str, tuple[str, dict[str, object]] | None] = {
     "plain DDP": None,

@@ -27,11 +27,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from machine import machine
 from thinwire import kernels
 from thinwire.catalog import INDEX_CODECS, VALUE_CODECS
 from thinwire.codecs import IndexCodec, ValueCodec
 from thinwire.kernels import Block, Marker, reference
+from thinwire.tools.bench.machine import machine
 
 # Gradients are Laplace; each run of so many elements has a scale of its own.
 PERIOD = 1 << 16

@@ -9,9 +9,9 @@ from torch import Tensor
 from thinwire import kernels
 from thinwire.kernels import index_dtype
 from thinwire.sparse import keep_count
-from thinwire.train.loop import Recipe, train_step
-from thinwire.train.model import CharacterModel, loss_of
-from thinwire.train.text import Corpus, standard_library, windows
+from thinwire.tools.demo.loop import Recipe, train_step
+from thinwire.tools.demo.model import CharacterModel, loss_of
+from thinwire.tools.demo.text import Corpus, standard_library, windows
 
 BLOCK = 4096
 SHAPE = 0.5

@@ -10,9 +10,9 @@ from time import process_time
 
 import torch
 
-from machine import machine
 from thinwire import kernels
 from thinwire.collectives import S2
+from thinwire.tools.bench.machine import machine
 
 UNIONS = (10, 30, 100, 1000, 10_000, 100_000)
 SHAPES = ((100_000, 1), (1_000_000, 1), (20_000, 64))

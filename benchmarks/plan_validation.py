@@ -34,19 +34,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from thinwire.bench.machine import machine as named_machine
 from thinwire.cost import Link, Rounds
 from thinwire.groups import Op, pace
 from thinwire.groups.torch import TorchGroup
-from thinwire.lab import Lab
-from thinwire.lab.shaping import rate_name, shapes
 from thinwire.layout import Layout
-from thinwire.plan import machine
-from thinwire.plan.choice import Choice
-from thinwire.plan.forecast import Reduction, Scenario, named, reduced
-from thinwire.plan.machine import Machine
-from thinwire.plan.processes import rounds_from
 from thinwire.quantities import parse_rate
+from thinwire.tools.bench.machine import machine as named_machine
+from thinwire.tools.lab import Lab
+from thinwire.tools.lab.shaping import rate_name, shapes
+from thinwire.tools.plan import machine
+from thinwire.tools.plan.choice import Choice
+from thinwire.tools.plan.forecast import Reduction, Scenario, named, reduced
+from thinwire.tools.plan.machine import Machine
+from thinwire.tools.plan.processes import rounds_from
 
 METHODS = (
     "dense",

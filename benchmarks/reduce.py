@@ -36,7 +36,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
     powerSGD_hook,
 )
 
-from machine import machine
 from thinwire import catalog, kernels
 from thinwire.codecs import Timed
 from thinwire.collectives import AllGather, Collective, Dense, GTopK, SparDL
@@ -44,6 +43,7 @@ from thinwire.groups import Counted, Op
 from thinwire.groups.torch import TorchGroup
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
+from thinwire.tools.bench.machine import machine
 
 METHODS: dict[str, Callable[[float], Collective]] = {
     "dense": lambda density: Dense(),

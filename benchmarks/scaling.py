@@ -26,7 +26,6 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from machine import machine
 from thinwire.channel import Channel
 from thinwire.codecs import Split
 from thinwire.collectives import AllGather, Collective, Dense, GTopK, SparDL
@@ -35,6 +34,7 @@ from thinwire.cost import Cost, Link
 from thinwire.groups import Counted, Group, Op, SimulatedGroup, simulate
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector, keep_count
+from thinwire.tools.bench.machine import machine
 from thinwire.wire import HEADER, Packet
 
 SIZE = 25_000_000

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 
 from lists import recorded
-from machine import machine
 from thinwire import kernels
 from thinwire.channel import Channel
 from thinwire.collectives import Dense, GsSGD
@@ -34,6 +33,7 @@ from thinwire.groups import Counted, SimulatedGroup, simulate
 from thinwire.kernels import Hashes, reference
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector, keep_count
+from thinwire.tools.bench.machine import machine
 
 BLOCKS = (1, 16, 64, 256, 1024)
 BY_BLOCK = GsSGD().block

@@ -1,10 +1,10 @@
 """A machine of round numbers, for forecasts that can be worked out by hand."""
 
 from thinwire.cost import Rounds
-from thinwire.plan.candidates import with_teams
-from thinwire.plan.machine import Machine, Sharing, key, key_of_pace
-from thinwire.plan.processes import FEWEST, MOST, Pace
-from thinwire.plan.processor import Speed
+from thinwire.tools.plan.candidates import with_teams
+from thinwire.tools.plan.machine import Machine, Sharing, key, key_of_pace
+from thinwire.tools.plan.processes import FEWEST, MOST, Pace
+from thinwire.tools.plan.processor import Speed
 
 # 100 us a round and half a nanosecond a byte; the library's are shorter, and add up.
 ROUNDS = Rounds(

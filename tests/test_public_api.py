@@ -64,7 +64,7 @@ def test_importing_alone_does_not_load_torch():
 
 def test_the_command_line_starts_without_the_compiler():
     program = (
-        "import sys, thinwire.cli.app;"
+        "import sys, thinwire.tools.cli.app;"
         "print(sorted({'numba', 'triton'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -1,0 +1,1 @@
+"""Experiments of the documentation, run from a checkout: not part of the wheel."""

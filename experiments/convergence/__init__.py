@@ -1,0 +1,1 @@
+"""Training with every method, and the page of results."""

@@ -1,0 +1,384 @@
+"""Training with every method: does it arrive where dense training does.
+
+    python -m experiments.convergence --data DATA --minutes 9 --at-once 14
+    python -m experiments.convergence --write docs/results.md
+
+The first runs what is missing in experiments/convergence/runs.jsonl, in the order of
+the matrix, several runs at once on one device, until the time is up. A run that is not
+finished goes on from its checkpoint in `--work` the next time. DATA holds a folder per
+data set: cifar10, wikitext-2, ratings. The second writes the page.
+
+`--probe 30` times 30 steps of every chosen run instead, all at once; nothing is kept.
+`--out FOLDER` is for another machine: results and checkpoints, in parts if they are
+large, are left there. `--resume-from FOLDER` goes on from such checkpoints, and
+`--merge FILE` takes over results.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.convergence.parts import hand_over, take_over
+from experiments.train.reduction import Reduction
+from experiments.train.run import append, read
+from experiments.train.spec import Spec
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+RESULTS = HERE / "runs.jsonl"
+RESNET, LSTM, NCF = "resnet20-cifar10", "lstm-wikitext2", "ncf-ratings"
+FOLDERS = {
+    RESNET: ("cifar10", "cifar10-jpeg"),
+    LSTM: ("wikitext-2",),
+    NCF: ("ratings", "movietweetings"),
+}
+WORKERS = {RESNET: 8, LSTM: 8, NCF: 4}
+
+# Densities of the first epochs, for runs at 1 % and at 0.1 %. The LSTM has few epochs.
+FALLING = {
+    RESNET: {0.01: [0.25, 0.1, 0.04, 0.02], 0.001: [0.25, 0.0625, 0.016, 0.004]},
+    LSTM: {0.01: [0.25, 0.05], 0.001: [0.25, 0.016]},
+}
+_START_SECONDS = 45  # too little time is left to start another run
+
+
+@dataclass(frozen=True)
+class Run:
+    """A line of the matrix."""
+
+    stage: int
+    label: str
+    spec: Spec
+
+    @property
+    def name(self) -> str:
+        digest = hashlib.sha256(self.spec.key.encode()).hexdigest()[:8]
+        words = "".join(c if c.isalnum() else "-" for c in self.label)
+        return f"{self.spec.task}-{words}-{self.spec.seed}-{digest}"
+
+
+def matrix(recipes: dict[str, dict]) -> list[Run]:
+    """Every run, most wanted first."""
+    return sorted(
+        (run for task in FOLDERS for run in _runs(task, recipes.get(task, {}))),
+        key=lambda run: run.stage,
+    )
+
+
+Maker = Callable[..., Run]
+
+
+def _runs(task: str, recipe: dict) -> Iterator[Run]:
+    def make(
+        stage: int, label: str, seed: int = 0, *, recipe=recipe, **reduction
+    ) -> Run:
+        spec = Spec(
+            task=task,
+            reduction=Reduction(**reduction),
+            workers=WORKERS[task],
+            seed=seed,
+            recipe=recipe,
+        )
+        return Run(stage, label, spec)
+
+    def falling(stage: int, method: str, density: float, **reduction) -> Run:
+        """A method with more in the first epochs."""
+        return make(
+            stage,
+            f"{method} {density:.4g} %{note}, densities falling from 25 %",
+            recipe={**recipe, "densities": FALLING[task][density / 100]},
+            method=method,
+            density=density / 100,
+            **reduction,
+        )
+
+    if task == NCF:
+        yield from _recommendation(make)
+        return
+    if task == RESNET:
+        # How momentum meets what waits in a residual.
+        note, more = ", momentum before selection", {"feedback": "momentum"}
+        yield from _selections(task, make, {"": {}, note: more})
+    else:
+        # There is no momentum; how clipping meets what waits in a residual. What is
+        # delivered is the sum of many steps, which a bound for one gradient would cut
+        # without keeping the rest: so workers clip. The other way is looked at once.
+        note, more = ", clipped by each worker", {"clip_locally": True}
+        yield from _selections(task, make, {note: more})
+        yield make(1, "spardl 1 %", method="spardl")
+        for seed in (0, 1):
+            yield make(1, f"dense{note}", seed, **more)
+        yield falling(2, "gtopk", 1, **more)
+        codec = "elias-fano+log4"
+        label = f"spardl 1 %, {codec}{note}"
+        yield make(2, label, method="spardl", codec=codec, **more)
+    yield falling(2, "spardl", 1, **more)
+    yield falling(3, "spardl", 0.1, **more)
+
+
+def _selections(task: str, make: Maker, kept: dict[str, dict]) -> Iterator[Run]:
+    for seed in (0, 1):
+        yield make(1, "dense", seed)
+        for method in ("topk", "spardl", "gtopk"):
+            for note, more in kept.items():
+                yield make(1, f"{method} 1 %{note}", seed, method=method, **more)
+    note, more = list(kept.items())[-1]
+    for label, changes in _others().items():
+        # Eight ranks of Bloom filters over a language model take half a second a step
+        # and more on a processor, of Rice codes two seconds on a device.
+        rest = task == LSTM and ("bloom" in label or "rice" in label)
+        yield make(4 if rest else 2, f"{label}{note}", **changes, **more)
+    for rank in (2, 4):
+        options = {"rank": rank}
+        yield make(2, f"PowerSGD rank {rank}", method="powersgd", options=options)
+    for method in ("topk", "spardl", "gtopk", "gs-sgd"):
+        for each, how in kept.items():
+            # What was better at 1 % first.
+            stage = 3 if each == note else 4
+            label = f"{method} 0.1 %{each}"
+            yield make(stage, label, method=method, density=0.001, **how)
+
+
+def _others() -> dict[str, dict]:
+    """The other methods at 1 %."""
+    deepreduce = {
+        "bloom-p2 + qsgd": {},
+        "bloom-p0 + float32": {"index": "bloom-p0", "value": "float32"},
+        "int32 + fit-poly": {"index": "int32", "value": "fit-poly"},
+    }
+    return {
+        "gtopk 1 %, published rule": {"method": "gtopk-published"},
+        "spardl 1 %, 2 teams": {"method": "spardl", "options": {"teams": 2}},
+        **{
+            f"spardl 1 %, {codec}": {"method": "spardl", "codec": codec}
+            for codec in ("elias-fano+float32", "rice+log4")
+        },
+        "gs-sgd 1 %": {"method": "gs-sgd"},
+        **{
+            f"deepreduce 1 %, {name}": {"method": "deepreduce", "options": options}
+            for name, options in deepreduce.items()
+        },
+    }
+
+
+def _recommendation(make: Maker) -> Iterator[Run]:
+    """Sparse embeddings, which are delivered whole; the rest of the model is small."""
+    spardl = {"method": "spardl", "sparse": "s2"}
+    # The rest is below the bound: so SparDL leaves it to the dense all-reduce.
+    small = {"options": {"min_size": 4096}}
+    for seed in (0, 1):
+        yield make(1, "dense, rows gathered", seed)
+        yield make(1, "spardl 1 %, rows by S2", seed, **spardl)
+    for seed in (0, 1):
+        label = "spardl 1 %, rows by S2, less than 4,096 elements dense"
+        yield make(2, label, seed, **spardl, **small)
+    yield make(2, "spardl 10 %, rows by S2", density=0.1, **spardl)
+    yield make(2, "dense, rows by S2", sparse="s2")
+    yield make(2, "dense, rows by union", sparse="union")
+    yield make(2, "topk 1 %, rows gathered", method="topk")
+    yield make(2, "gtopk 1 %, rows gathered", method="gtopk")
+
+
+def chosen(arguments: argparse.Namespace) -> list[Run]:
+    """The runs that were asked for and have no result yet."""
+    done = {result["key"] for result in read(RESULTS)}
+    if arguments.out:
+        done |= {result["key"] for result in read(arguments.out / RESULTS.name)}
+    return [
+        run
+        for run in matrix(arguments.recipes)
+        if run.spec.task in arguments.tasks
+        and run.stage in arguments.stages
+        and (arguments.only is None or arguments.only in run.label)
+        and (run.spec.key not in done or arguments.probe)
+    ]
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """Start runs as others end, until the time is up."""
+    deadline = time.monotonic() + 60 * arguments.minutes
+    waiting = chosen(arguments)
+    results = (arguments.out or HERE) / RESULTS.name
+    _ready(arguments)
+    environment = _environment(arguments)
+    running: dict[str, subprocess.Popen] = {}
+    print(f"{len(waiting)} runs to do, {arguments.at_once} at once", flush=True)
+    while (waiting or running) and time.monotonic() < deadline + 30:
+        left = deadline - time.monotonic()
+        while waiting and len(running) < arguments.at_once and left > _START_SECONDS:
+            run = waiting.pop(0)
+            running[run.name] = _start(run, arguments, results, left, environment)
+            time.sleep(arguments.stagger)
+            left = deadline - time.monotonic()
+        for name in [n for n, process in running.items() if process.poll() is not None]:
+            code = running.pop(name).returncode
+            print(f"{code} {_last_line(arguments.work / name)}", flush=True)
+        if left < _START_SECONDS and not running:
+            break
+        time.sleep(0.5)
+    for name, process in running.items():
+        process.kill()
+        print(f"killed: {_last_line(arguments.work / name)}", flush=True)
+    if arguments.out:
+        _hand_over(arguments.work, arguments.out)
+
+
+def _ready(arguments: argparse.Namespace) -> None:
+    """The folder of work, with the checkpoints to go on from."""
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    if arguments.resume_from:
+        for path in take_over(arguments.resume_from, arguments.work):
+            print(f"goes on: {path.name}", flush=True)
+
+
+def _start(
+    run: Run, arguments: argparse.Namespace, results: Path, left: float, env: dict
+) -> subprocess.Popen:
+    job = {
+        "spec": json.loads(run.spec.key),
+        "data": str(_folder(arguments.data, run.spec.task)),
+        "results": str(results),
+        "checkpoint": str(arguments.work / f"{run.name}.pt"),
+        "seconds": left - 10,
+        "device": arguments.device,
+        "reduce_on": arguments.reduce_on,
+        "capture": not arguments.eager,
+        "verify": False,
+        "probe": arguments.probe,
+    }
+    path = arguments.work / f"{run.name}.json"
+    path.write_text(json.dumps(job))
+    with (arguments.work / f"{run.name}.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-u", "-m", "experiments.train.jobs", str(path)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=env,
+        )
+
+
+def _folder(data: Path, task: str) -> Path:
+    """The first of a task's folders that is there; if none is, the task will say so."""
+    known = [data / name for name in FOLDERS[task]]
+    return next((folder for folder in known if folder.exists()), known[0])
+
+
+def _environment(arguments: argparse.Namespace) -> dict[str, str]:
+    paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    return _with_mps(env, arguments) if arguments.mps else env
+
+
+def _with_mps(env: dict[str, str], arguments: argparse.Namespace) -> dict[str, str]:
+    """NVIDIA's service that lets kernels of several processes run side by side."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None:
+        print("no nvidia-cuda-mps-control: processes take turns on the device")
+        return env
+    folder = arguments.work / "mps"
+    folder.mkdir(exist_ok=True)
+    shared = {
+        "CUDA_MPS_PIPE_DIRECTORY": str(folder.resolve()),
+        "CUDA_MPS_LOG_DIRECTORY": str(folder.resolve()),
+    }
+    subprocess.run([control, "-d"], env={**env, **shared}, check=False)
+    try:
+        trial = subprocess.run(
+            [sys.executable, "-c", "import torch; print(torch.ones(1).cuda().item())"],
+            env={**env, **shared},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        works = trial.returncode == 0
+    except subprocess.TimeoutExpired:
+        works = False
+    print("MPS works" if works else "MPS does not work here: taking turns", flush=True)
+    return {**env, **shared} if works else env
+
+
+def _hand_over(work: Path, out: Path) -> None:
+    """Copy the checkpoints that fit, and what all runs have said."""
+    out.mkdir(parents=True, exist_ok=True)
+    for path in hand_over(list(work.glob("*.pt")), out):
+        print(f"left behind: {path.name}, {path.stat().st_size >> 20} MiB")
+    with (out / "log.txt").open("w") as log:
+        for path in sorted(work.glob("*.log")):
+            log.write(f"== {path.stem}\n{path.read_text(errors='replace')}\n")
+
+
+def _last_line(path: Path) -> str:
+    text = path.with_name(f"{path.name}.log").read_text(errors="replace")
+    lines = text.strip().splitlines()
+    return f"{path.name}: {lines[-1] if lines else 'nothing said'}"
+
+
+def merge(source: Path) -> None:
+    """Append results that are not there yet."""
+    known = {result["key"] for result in read(RESULTS)}
+    for result in read(source):
+        if result["key"] not in known:
+            known.add(result["key"])
+            append(RESULTS, result)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, help="folder of data sets")
+    parser.add_argument("--recipes", type=json.loads, default={}, help="JSON: by task")
+    parser.add_argument("--tasks", nargs="+", default=list(FOLDERS), choices=FOLDERS)
+    parser.add_argument("--stages", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--only", help="runs whose label contains this")
+    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--stagger", type=float, default=0.0, help="seconds")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--reduce-on", default="auto")
+    parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
+    parser.add_argument("--mps", action="store_true", help="try NVIDIA's MPS")
+    parser.add_argument("--probe", type=int, default=0, help="steps to time")
+    parser.add_argument("--out", type=Path, help="where results go instead")
+    parser.add_argument("--work", type=Path, default=Path(".convergence"))
+    parser.add_argument(
+        "--resume-from", type=Path, help="checkpoints to go on from, also in parts"
+    )
+    parser.add_argument("--merge", type=Path, help="results to take over")
+    parser.add_argument("--list", action="store_true", help="what is missing")
+    parser.add_argument("--write", type=Path, help="the page to write")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = _arguments()
+    if arguments.merge:
+        merge(arguments.merge)
+    elif arguments.write:
+        from experiments.convergence.report import write
+
+        write(arguments.write, matrix(arguments.recipes), list(read(RESULTS)))
+    elif arguments.list:
+        for run in chosen(arguments):
+            print(run.stage, run.spec.task, run.label, run.spec.seed)
+    elif arguments.data is None:
+        raise SystemExit("give --data, --list, --merge or --write")
+    else:
+        work(arguments)
+
+
+if __name__ == "__main__":
+    main()

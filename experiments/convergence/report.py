@@ -1,0 +1,360 @@
+"""What the runs of convergence.py came to: a page of tables, and curves beside it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from experiments.convergence.curves import Curve, svg
+from experiments.tasks.base import Recipe
+from experiments.train.run import card_bytes
+from experiments.train.spec import Spec
+from thinwire.cost import Cost, Link
+
+LINK = Link(latency=50e-6, bandwidth=125e6)
+POINTS, PERCENT = 0.5, 2.0  # what is called falling behind: accuracy, perplexity
+TITLES = {
+    "resnet20-cifar10": "ResNet-20 on CIFAR-10, 8 workers",
+    "lstm-wikitext2": "Two-layer LSTM on WikiText-2, 8 workers",
+    "ncf-ratings": "Recommendation with sparse embeddings, 4 workers",
+}
+STAGES = {
+    1: "the comparison",
+    2: "the other methods",
+    3: "a density of 0.1 %",
+    4: "the rest",
+}
+DATA = {
+    "resnet20-cifar10": """The images had once been stored as JPEG files and have lost
+what JPEG leaves out. ResNet-20 was published with 91.25 % (He et al., 2016), on the
+images themselves and after 64,000 steps of 128 images, about five times as many images
+as here. So all accuracies are some points below published ones, dense included; they
+are to be compared with one another. How many points are due to what was not measured.
+""",
+    "lstm-wikitext2": """The 10,000 most frequent words, all others as one, as in Penn
+Treebank; the size of the "small" network of Zaremba et al. (2014), with one table for
+input and output. Fewer names to guess make perplexities lower than with all words: they
+are to be compared with one another. The perplexity is that of the validation text; that
+of the test text is in the results' file.
+""",
+    "ncf-ratings": """MovieTweetings' ratings. Gradients of the two tables of embeddings
+are sparse: their rows are added up whole, and the method reduces the rest of the model:
+1,745 of all parameters, so that 1 % of it are 17 entries. Sending that little is all
+that selection can save here, next to the rows. `min_size=4096` leaves a vector of fewer
+elements to the dense all-reduce. A hit or a miss of one of the 1,430 users is 0.07
+points.
+""",
+}
+INTRODUCTION = """# Results
+
+Does training with every method arrive where dense training does? Each run below is P
+virtual workers in one process on one device: the collectives, codecs and residuals of
+real processes; `tests/experiments/test_virtual.py` compares the two on a processor and
+finds the same parameters. How to train: [training.md](training.md). What follows from
+it: [choosing.md](choosing.md).
+
+    python -m experiments.convergence --data DATA --at-once 14 --minutes 9
+    python -m experiments.convergence --write docs/results.md
+
+The first runs what is missing and adds a line to `experiments/convergence/runs.jsonl`
+for every run that is finished; the second writes this page from those lines. One run
+alone is `python -m experiments.train`, with the same recipe.
+
+- *Methods* that send lists code them as `elias-fano+bfloat16` unless another codec is
+  named. "Momentum before selection" is `--feedback momentum`, "clipped by each worker"
+  is `--clip-locally`: every worker's gradient is held to 1/sqrt(P) of the bound before
+  it is reduced. Else the optimizer has the momentum, and the mean is clipped.
+- *Results* are those of the last epoch, never of the best one.
+- *Against dense*: the mean over seeds of the difference to the dense run of the same
+  seed that clips as the method does, or to the first dense row where there is none.
+  Other dense rows are compared with the first: what their own difference changes.
+  **Bold**: behind by more than 0.5 points, or 2 % of perplexity.
+- *Sent*: bytes of a worker in a step, the mean over workers and over the steps of the
+  last epoch, the finite check included. *Smaller*: the first dense row over that.
+- *Card*: whether the busiest worker sent what the method's card says.
+- *Wire*: a forecast, not a measurement: rounds and bytes as counted, at 1 Gbit/s and
+  50 us a message, with nothing else on the wire and nothing overlapped. With 8 workers
+  the finite check took 14 small messages of it, 0.7 ms, and takes 3, 0.15 ms, in the
+  later runs: those of the LSTM that are dense and clipped by each worker, spardl with
+  log4 or 0.1 %, and gtopk with falling densities. Plain dense and PowerSGD go without.
+  What the processor adds is in [algorithms.md](algorithms.md).
+- *Residual*: its norm, the mean over workers, after a third of the epochs, two thirds
+  and all of them, for the first seed. With momentum before selection it is the momentum
+  that waits, which is several gradients long.
+- *Over gradient*: the same, divided by the norm of a worker's gradient before clipping,
+  the mean over workers and over the last four steps of the epoch. "-": not recorded.
+- *Replicas*: in the last step of every epoch the means that all ranks were given were
+  compared; had one bit differed, there would be no result. Dense and PowerSGD are
+  computed once for all virtual workers: there is nothing to compare.
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The results of one method, by seed."""
+
+    label: str
+    by_seed: Mapping[int, dict[str, Any]]
+
+    @property
+    def first(self) -> dict[str, Any]:
+        return self.by_seed[min(self.by_seed)]
+
+    @property
+    def is_dense(self) -> bool:
+        return self.label.startswith("dense")
+
+    @property
+    def clips_locally(self) -> bool:
+        return bool(self.first["reduction"]["clip_locally"])
+
+    @property
+    def mean(self) -> float:
+        return mean(held["result"] for held in self.by_seed.values())
+
+    @property
+    def sent(self) -> float:
+        return float(self.first["history"]["bytes_per_step"][-1])
+
+    @property
+    def spread(self) -> float:
+        results = [held["result"] for held in self.by_seed.values()]
+        return float(max(results) - min(results))
+
+    def against(self, other: "Row | None") -> float | None:
+        """The mean difference over common seeds, in points; perplexity in percent."""
+        seeds = self.by_seed.keys() & other.by_seed.keys() if other else ()
+        if other is None or not seeds:
+            return None
+        pairs = [(self.by_seed[s]["result"], other.by_seed[s]["result"]) for s in seeds]
+        if self.first["higher_is_better"]:
+            return mean(mine - theirs for mine, theirs in pairs)
+        return mean(100 * (mine / theirs - 1) for mine, theirs in pairs)
+
+    def is_behind(self, other: "Row | None") -> bool:
+        against = self.against(other)
+        if against is None:
+            return False
+        better = self.first["higher_is_better"]
+        return against < -POINTS if better else against > PERCENT
+
+
+def write(path: Path, runs: Sequence[Any], results: Sequence[dict[str, Any]]) -> None:
+    """The page, and a file of curves beside it for every task."""
+    by_key = {result["key"]: result for result in results}
+    parts = [INTRODUCTION]
+    for task in dict.fromkeys(run.spec.task for run in runs):
+        mine = [run for run in runs if run.spec.task == task]
+        rows = _rows(mine, by_key)
+        parts.append(f"## {TITLES[task]}\n")
+        if rows:
+            curves = path.with_name(f"results-{task}.svg")
+            curves.write_text(svg(_curves(rows), rows[0].first["metric_name"]))
+            parts += [_facts(rows[0].first, len(rows)), DATA[task], _table(rows)]
+            parts += [*_remarks(rows), f"![Curves of the first seed]({curves.name})\n"]
+        parts.append(_missing([run for run in mine if run.spec.key not in by_key]))
+    path.write_text("\n".join(part for part in parts if part))
+
+
+def _rows(runs: Sequence[Any], by_key: Mapping[str, dict[str, Any]]) -> list[Row]:
+    groups: dict[str, dict[int, dict[str, Any]]] = {}
+    for run in runs:
+        if run.spec.key in by_key:
+            groups.setdefault(run.label, {})[run.spec.seed] = by_key[run.spec.key]
+    return [Row(label, by_seed) for label, by_seed in groups.items()]
+
+
+def _dense(rows: Sequence[Row]) -> Row | None:
+    return next((row for row in rows if row.is_dense), None)
+
+
+def _compared(row: Row, rows: Sequence[Row]) -> Row | None:
+    """The dense row that clips alike; the first if there is none, and for dense."""
+    alike = [each for each in rows if each.clips_locally == row.clips_locally]
+    return (None if row.is_dense else _dense(alike)) or _dense(rows)
+
+
+def _curves(rows: Sequence[Row]) -> list[Curve]:
+    return [
+        Curve(
+            row.label,
+            row.first["history"]["metric"],
+            row.first["history"]["residual_norm"],
+        )
+        for row in rows
+    ]
+
+
+def _facts(result: dict[str, Any], methods: int) -> str:
+    recipe = Recipe(**result["resolved_recipe"])
+    told = [
+        f"{recipe.epochs} epochs of {result['steps_per_epoch']} steps",
+        f"batches of {recipe.batch} on each of {result['workers']} workers",
+        "Adagrad" if recipe.optimizer == "adagrad" else "SGD",
+        f"learning rate {recipe.learning_rate:g}, {recipe.schedule}",
+    ]
+    if recipe.warmup_epochs:
+        told[-1] += f" after {recipe.warmup_epochs:g} epochs of warm-up"
+    if recipe.momentum:
+        told.append(f"momentum {recipe.momentum:g}")
+    if recipe.weight_decay:
+        told.append(f"weight decay {recipe.weight_decay:g}")
+    if recipe.clip:
+        told.append(f"norm clipped at {recipe.clip:g}")
+    if not recipe.densities:
+        told.append("no warm-up of densities")
+    return (
+        f"{methods} methods, {result['parameters']:,} parameters; {', '.join(told)}. "
+        f"On {result['device']}, torch {result['torch']}.\n"
+    )
+
+
+def _table(rows: Sequence[Row]) -> str:
+    seeds = sorted({seed for row in rows for seed in row.by_seed})
+    metric = rows[0].first["metric_name"]
+    named = [f"{metric}, seed {seeds[0]}", *(f"seed {seed}" for seed in seeds[1:])]
+    heads = ["method", *named, "against dense", "sent", "smaller", "card"]
+    heads += ["wire, ms", "residual, 1/3, 2/3, end", "over gradient"]
+    lines = [
+        f"| {' | '.join(heads)} |",
+        f"| --- |{' ---: |' * (len(seeds) + 3)} --- | ---: | --- | --- |",
+        *(f"| {' | '.join(_cells(row, rows, seeds))} |" for row in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: Row, rows: Sequence[Row], seeds: Sequence[int]) -> Iterator[str]:
+    dense = _dense(rows)
+    history = row.first["history"]
+    busiest = history["busiest_bytes_per_step"][-1]
+    yield row.label
+    for seed in seeds:
+        yield f"{row.by_seed[seed]['result']:.2f}" if seed in row.by_seed else "-"
+    yield "-" if row is dense else _against(row, _compared(row, rows))
+    yield f"{row.sent:,.0f}"
+    yield f"{dense.sent / row.sent:,.1f} x" if dense and row.sent else "-"
+    yield _card(row.first, busiest)
+    rounds = history["rounds_per_step"][-1]
+    yield f"{1e3 * LINK.seconds(Cost(round(rounds), round(busiest))):.2f}"
+    norms = history["residual_norm"]
+    yield _at_thirds(norms) if any(norms) else "none"
+    yield _at_thirds(_over_gradient(history)) if any(norms) else "none"
+
+
+def _at_thirds(figures: Sequence[float | None]) -> str:
+    """After a third, two thirds and all of the epochs."""
+    places = [len(figures) // 3, 2 * len(figures) // 3, len(figures)]
+    held = [figures[max(place, 1) - 1] for place in places]
+    if not any(held):
+        return "-"
+    return ", ".join("-" if each is None else f"{each:.3g}" for each in held)
+
+
+def _over_gradient(history: Mapping[str, Any]) -> list[float | None]:
+    """Residuals in units of a worker's gradient; None where that was not recorded."""
+    residuals = history["residual_norm"]
+    gradients = history.get("gradient_norm") or [None] * len(residuals)
+    return [
+        residual / gradient if gradient else None
+        for residual, gradient in zip(residuals, gradients, strict=True)
+    ]
+
+
+def _against(row: Row, dense: Row | None) -> str:
+    against = row.against(dense)
+    if against is None:
+        return "-"
+    text = f"{against:+.2f}" + ("" if row.first["higher_is_better"] else " %")
+    return f"**{text}**" if row.is_behind(dense) else text
+
+
+def _card(result: dict[str, Any], busiest: float) -> str:
+    recorded = result["card_bytes_per_step"]
+    if recorded is None:
+        return "counted only"
+    spec = {name: result[name] for name in Spec.__dataclass_fields__}
+    recipe = Recipe(**result["resolved_recipe"])
+    card = card_bytes(recipe, Spec.of(spec), result["parameters"])
+    # The finite check had another card in the first runs, and dense had none of it.
+    return "as counted" if busiest in (card, recorded) else f"{recorded:,.0f} at most"
+
+
+def _remarks(rows: Sequence[Row]) -> Iterator[str]:
+    """What the figures say by themselves, in words."""
+    unit = "points" if rows[0].first["higher_is_better"] else "units of perplexity"
+    several = [row for row in rows if len(row.by_seed) > 1]
+    ways = sorted({row.clips_locally for row in several})
+    spreads = []
+    for way in ways:  # of clipping, which decides how much chance there is
+        alike = [row for row in several if row.clips_locally == way]
+        widest = max(alike, key=lambda row: row.spread)
+        spreads.append(f"{widest.spread:.2f} {unit} apart ({widest.label})")
+    if len(ways) > 1:
+        spreads[-1] += " where each worker clips"
+    if spreads:
+        yield (
+            "Runs that differ in nothing but the seed lie up to "
+            f"{', and up to '.join(spreads)}: smaller differences between methods are "
+            "not told from chance, least of all those of one seed.\n"
+        )
+    behind = [row.label for row in rows if row.is_behind(_compared(row, rows))]
+    named = "; ".join(behind) or "none of these"
+    yield f"Behind dense by more than the bound: {named}.\n"
+    changed = list(_variants(rows))
+    if changed:
+        yield f"What the variants change, by common seeds: {'; '.join(changed)}.\n"
+    grown = {
+        row.label: norms[-1] / norms[2 * len(norms) // 3 - 1]
+        for row in rows
+        for norms in [row.first["history"]["residual_norm"]]
+        if len(norms) > 2 and all(norms)
+    }
+    if grown:
+        label = max(grown, key=grown.__getitem__)
+        yield (
+            "In the last third of the epochs residuals came to between "
+            f"{min(grown.values()):.2f} and {grown[label]:.2f} times what they were "
+            f"(most: {label}).{_said_of_gradients(rows)}\n"
+        )
+
+
+def _said_of_gradients(rows: Sequence[Row]) -> str:
+    """How gradients moved meanwhile, where that was recorded."""
+    grown = [
+        norms[-1] / norms[2 * len(norms) // 3 - 1]
+        for row in rows
+        for norms in [row.first["history"].get("gradient_norm") or [None]]
+        if len(norms) > 2 and norms[-1] and norms[2 * len(norms) // 3 - 1]
+    ]
+    if not grown:
+        return " What the gradients themselves did was not recorded."
+    told = f" Gradients of {len(grown)} of the {len(rows)} methods were recorded:"
+    return f"{told} they came to between {min(grown):.2f} and {max(grown):.2f} times."
+
+
+def _variants(rows: Sequence[Row]) -> Iterator[str]:
+    by_label = {row.label: row for row in rows}
+    for row in rows:
+        base, _, note = row.label.rpartition(", ")
+        against = row.against(by_label.get(base))
+        if against is not None:
+            percent = "" if row.first["higher_is_better"] else " %"
+            yield f"{base} with {note} {against:+.2f}{percent}"
+
+
+def _missing(runs: Sequence[Any]) -> str:
+    if not runs:
+        return ""
+    lines = ["Not run yet:\n"]
+    for stage, held in groupby(runs, key=lambda run: run.stage):
+        seeds: dict[str, list[str]] = {}
+        for run in held:
+            seeds.setdefault(run.label, []).append(str(run.spec.seed))
+        named = [
+            f"{label} (seed{'s' * (len(s) > 1)} {', '.join(s)})"
+            for label, s in seeds.items()
+        ]
+        lines.append(f"- {STAGES[stage]}: {'; '.join(named)}")
+    return "\n".join(lines) + "\n"

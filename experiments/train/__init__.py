@@ -1,0 +1,1 @@
+"""Training reference tasks with a method, on virtual workers or real processes."""

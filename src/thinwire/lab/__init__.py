@@ -1,5 +1,0 @@
-"""Hosts on slow links on one machine, with real TCP: where times are measured."""
-
-from thinwire.lab.lab import Lab
-
-__all__ = ["Lab"]

@@ -1,0 +1,1 @@
+"""Tools beside the library: benchmarks, plan, lab, demo and the command line."""

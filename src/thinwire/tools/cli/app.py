@@ -1,0 +1,204 @@
+"""The commands and their options. Each command's work is in a module of its name."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from thinwire.errors import ThinwireError
+from thinwire.tools.cli import bench as bench_commands
+from thinwire.tools.cli import demo as demo_command
+from thinwire.tools.cli import lab as lab_commands
+from thinwire.tools.cli import methods as methods_command
+from thinwire.tools.cli import plan as plan_command
+from thinwire.tools.cli.formatting import parse_count
+from thinwire.version import __version__
+
+app = typer.Typer(
+    name="thinwire",
+    help="Sparse gradients for data-parallel PyTorch on slow networks.",
+    epilog="Start with: thinwire demo",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.add_typer(bench_commands.app, name="bench")
+app.add_typer(lab_commands.app, name="lab")
+
+Density = Annotated[
+    float, typer.Option(help="Fraction of the gradient that is kept: 0.01 is 1 %.")
+]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command."""
+    run(app, arguments)
+
+
+def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
+    """Run a command; an error of the library is a message, not a traceback."""
+    try:
+        app(arguments)
+    except ThinwireError as error:
+        Console(stderr=True).print(f"Error: {error}", markup=False, highlight=False)
+        sys.exit(2)
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - how typer calls back
+    if wanted:
+        Console().print(f"thinwire {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def thinwire(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            callback=_print_version,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """Sparse gradients for data-parallel PyTorch on slow networks."""
+
+
+@app.command()
+def methods(
+    *,
+    size: Annotated[
+        str,
+        typer.Option(help="Elements of the gradient.", metavar="NUMBER"),
+    ] = "25e6",
+    density: Density = 0.01,
+    ranks: Annotated[int, typer.Option(help="Number of workers.")] = 8,
+    json: Annotated[bool, typer.Option(help="Print JSON instead of tables.")] = False,
+) -> None:
+    """List the methods, and what each would send for a gradient of some size."""
+    cards = methods_command.Cards(parse_count(size, "size"), density, ranks)
+    console = Console()
+    if json:
+        console.print_json(data=cards.as_dict())
+    else:
+        methods_command.show(cards, console)
+
+
+@app.command()
+def demo(
+    *,
+    methods: Annotated[
+        str,
+        typer.Option(help="Methods to compare, separated by commas, or 'all'."),
+    ] = demo_command.DEFAULT_METHODS,
+    workers: Annotated[int, typer.Option(help="Local processes to start.")] = 4,
+    seconds: Annotated[
+        float,
+        typer.Option(help="Time for everything; each method makes at least 10 steps."),
+    ] = 120.0,
+    density: Density = 0.01,
+    json: Annotated[
+        Path | None,
+        typer.Option(help="Also write the figures to this file.", metavar="FILE"),
+    ] = None,
+) -> None:
+    """Train a small language model with each method; compare bytes and losses.
+
+    It learns from the source of Python's standard library, so nothing is downloaded.
+    """
+    settings = demo_command.settings(methods, workers, seconds, density)
+    demo_command.run(settings, Console(), json)
+
+
+@app.command()
+def plan(
+    *,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A function that returns your model: models.py:build.",
+            metavar="PATH:FUNCTION",
+        ),
+    ] = None,
+    parameters: Annotated[
+        str | None,
+        typer.Option(help="Or how many parameters it has: 100e6.", metavar="NUMBER"),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Number of workers.")],
+    link: Annotated[
+        str,
+        typer.Option(
+            help="Of each worker: a rate and a latency, or a profile (.json) from "
+            "thinwire bench net.",
+            metavar="1gbit,100us",
+        ),
+    ],
+    backward: Annotated[
+        str,
+        typer.Option(help="How long a backward pass takes alone.", metavar="0.2s"),
+    ] = "0s",
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Methods, separated by commas; options after a colon, as in "
+            "spardl:teams=2,gtopk:variant=tree."
+        ),
+    ] = plan_command.DEFAULT_METHODS,
+    density: Annotated[
+        str, typer.Option(help="Fractions that are kept, separated by commas.")
+    ] = "0.01,0.001",
+    codecs: Annotated[
+        str | None,
+        typer.Option(
+            help="Codecs of lists, separated by commas, such as rice+log4; each "
+            "method's own if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    ranks_per_machine: Annotated[
+        int | None,
+        typer.Option(help="How many workers share a machine's cores."),
+    ] = None,
+    cores: Annotated[
+        int | None,
+        typer.Option(help="Cores of such a machine; as many as here if not given."),
+    ] = None,
+    bucket_mb: Annotated[float, typer.Option(help="DDP's bucket_cap_mb.")] = 25.0,
+    recalibrate: Annotated[
+        bool, typer.Option("--recalibrate", help="Measure this machine's speed anew.")
+    ] = False,
+    json: Annotated[
+        Path | None,
+        typer.Option(help="Also write the figures to this file.", metavar="FILE"),
+    ] = None,
+    chart: Annotated[
+        Path | None,
+        typer.Option(help="Also draw to this file, .svg or .html.", metavar="FILE"),
+    ] = None,
+) -> None:
+    """Forecast the time of a training step with each method, before you try any.
+
+    It may well say that dense is best.
+    """
+    wanted = plan_command.Wanted(
+        model=model,
+        parameters=parameters,
+        workers=workers,
+        link=link,
+        backward=backward,
+        methods=methods,
+        density=density,
+        codecs=codecs,
+        ranks_per_machine=ranks_per_machine,
+        cores=cores,
+        bucket_mb=bucket_mb,
+    )
+    console = Console()
+    plan_command.run(wanted, console, recalibrate=recalibrate, file=json, chart=chart)

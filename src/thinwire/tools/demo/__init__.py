@@ -1,0 +1,1 @@
+"""The demo: a small character model, trained with several methods."""

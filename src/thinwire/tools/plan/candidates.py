@@ -1,0 +1,59 @@
+"""What is compared: methods at densities with codecs, and SparDL's with teams."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from thinwire.tools.plan.choice import Choice
+from thinwire.tools.plan.forecast import Forecast, Scenario, forecast
+from thinwire.tools.plan.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Names as they are typed; a codec of None is the method's own."""
+
+    methods: Sequence[str]
+    densities: Sequence[float]
+    codecs: Sequence[str | None]
+
+    def choices(self) -> list[Choice]:
+        """Each once, `dense` always: it is what everything is compared with."""
+        found = {
+            Choice.parse(method, density, codec if _coded(method) else None): None
+            for method in ("dense", *self.methods)
+            for density in self.densities
+            for codec in self.codecs
+        }
+        return list(found)
+
+
+def with_teams(choice: Choice, workers: int) -> list[Choice]:
+    """The same with every number of teams whose lists have a length that is known.
+
+    >>> [each.label for each in with_teams(Choice.parse("spardl"), 12)]
+    ['spardl teams=1', 'spardl teams=2', 'spardl teams=4']
+    """
+    if choice.method != "spardl" or "teams" in dict(choice.options):
+        return [choice]
+    powers = (2**i for i in range(workers.bit_length()))
+    fitting = [teams for teams in powers if workers % teams == 0]
+    return [choice.with_options(teams=teams) for teams in fitting]
+
+
+def compared(
+    choices: Iterable[Choice], scenario: Scenario, machine: Machine
+) -> list[Forecast]:
+    """The forecasts, the fastest step first; of teams, one and the best number."""
+    rows: list[Forecast] = []
+    for choice in choices:
+        teams = [
+            forecast(each, scenario, machine)
+            for each in with_teams(choice, scenario.workers)
+        ]
+        best = min(teams, key=lambda each: each.step)
+        rows += [best] if best is teams[0] else [teams[0], best]
+    return sorted(rows, key=lambda each: each.step)
+
+
+def _coded(method: str) -> bool:
+    return Choice.parse(method).codec is not None

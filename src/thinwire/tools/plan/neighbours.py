@@ -1,0 +1,50 @@
+"""Other ranks of a machine: they take memory bandwidth, so measure beside them.
+
+Two cores that accumulate at once are far from twice as fast as one. Run as a module,
+this is a neighbour: it reduces, over and over, until it is ended.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+MOST = 7
+"""Memory is busy then, and more would take long to start."""
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """While it lasts, so many processes keep as many cores busy."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(min(count, MOST))
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            process.stdout.readline()
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def _work() -> None:
+    # Not for whoever only starts neighbours: this takes a second to import.
+    from thinwire.tools.plan.calibrate import keep_busy  # noqa: PLC0415
+
+    for step, _ in enumerate(keep_busy()):
+        if step == 0:
+            sys.stdout.write("busy\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _work()

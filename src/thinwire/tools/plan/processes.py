@@ -1,0 +1,254 @@
+"""What simulated ranks do not show: real reductions of real processes, over loopback.
+
+Threads of the library take processor time of their own, who waits has to be woken, and
+caches are cold afterwards. So as many processes as would crowd a machine's cores alike
+time rounds (`groups/pace.py`) and reductions of each method, short to long.
+
+Run as a module, this is all of them: `python -m thinwire.tools.plan.processes JSON`. It
+forks when torch is imported, which takes longer than all the rest, and before kernels
+are.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from functools import partial
+from itertools import chain
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from thinwire.cost import Rounds
+from thinwire.errors import GroupError
+from thinwire.groups import Group, pace, simulate
+from thinwire.groups.torch import TorchGroup
+from thinwire.tools.plan import calibrate
+from thinwire.tools.plan.choice import Choice
+
+FEWEST, MOST = 2, 8
+SIZES = (20_000, 1_000_000, 8_000_000)
+DENSITY = 0.01
+_WARM = 2  # steps, until selection has its hints
+_TURNS = 9  # of each method at each size, one after the other
+_TOGETHER = 8  # methods that take turns: what each remembers takes memory meanwhile
+_TURN_SECONDS, _MOST_OFTEN = 0.02, 5  # steps of a turn: as many as fit
+_TIMEOUT = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """What processes took: for rounds, and for reductions from short to long."""
+
+    rounds: Rounds
+    reductions: list[list[float]]  # of each choice
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Of a method: seconds of its computing in a process, from those in simulation."""
+
+    constant: float = 0.0
+    factor: float = 1.0
+
+    @classmethod
+    def of(
+        cls, simulated: Sequence[float], real: Sequence[float], walls: Sequence[float]
+    ) -> "Pace":
+        """The line of least error, relative to what whole reductions took.
+
+        Nobody computes faster in a process, so the factor is at least 1. The constant
+        may be negative: ranks that compute do not all wait at once.
+
+        >>> Pace.of([1.0, 10.0], [4.0, 22.0], [5.0, 30.0])
+        Pace(constant=2.0, factor=2.0)
+        >>> Pace.of([1.0, 10.0], [0.0, 9.0], [5.0, 30.0])
+        Pace(constant=-1.0, factor=1.0)
+        """
+        weights = 1 / np.array(walls)
+        table = np.array([[1.0, each] for each in simulated]) * weights[:, None]
+        constant, factor = np.linalg.lstsq(table, real * weights, rcond=None)[0]
+        if factor < 1:
+            more = np.array(real) - simulated
+            constant, factor = np.average(more, weights=weights**2), 1.0
+        return cls(round(float(constant), 9), round(float(factor), 9))
+
+    def seconds(self, simulated: float) -> float:
+        """In a process; less than in simulation where ranks do not all wait at once.
+
+        >>> Pace(-1.0, 1.5).seconds(10.0), Pace(-1.0, 1.5).seconds(0.5)
+        (14.0, 0.25)
+        """
+        return max(simulated / 2, self.constant + self.factor * simulated)
+
+
+def count(share: float, others: int) -> int:
+    """How many processes crowd this machine's cores as ranks will crowd theirs."""
+    cores = os.cpu_count() or 1
+    crowd = share * cores if share > 1 else min(others + 1, cores)
+    pairs = round(crowd / 2)  # two teams must divide them
+    return max(FEWEST, min(MOST, 2 * pairs))
+
+
+def measure(
+    choices: Sequence[Choice], processes: int, sizes: Sequence[int] = SIZES
+) -> Walls:
+    """Start the processes, and let one of them tell."""
+    given = json.dumps([[asdict(each) for each in choices], processes, sizes])
+    leader = subprocess.Popen(
+        [sys.executable, "-m", __name__, given],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        start_new_session=True,  # so that all of them can be ended at once
+    )
+    try:
+        told, _ = leader.communicate(timeout=_TIMEOUT)
+    except subprocess.TimeoutExpired as error:
+        raise GroupError(
+            f"{processes} processes did not get through their reductions over loopback "
+            f"in {_TIMEOUT} s"
+        ) from error
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(leader.pid, signal.SIGKILL)
+        leader.communicate()
+    try:
+        found = json.loads(told)
+    except ValueError as error:
+        raise GroupError(
+            f"{processes} processes could not exchange messages over loopback; their "
+            "complaint is above"
+        ) from error
+    return Walls(rounds_from(found["rounds"]), found["reductions"])
+
+
+def rounds_from(found: dict[str, Any]) -> Rounds:
+    """What JSON made of them."""
+    curves = {
+        name: tuple((int(nbytes), float(seconds)) for nbytes, seconds in curve)
+        for name, curve in found.items()
+    }
+    return Rounds(**curves)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _choice(given: dict[str, Any]) -> Choice:
+    options = tuple((name, value) for name, value in given.pop("options"))
+    return Choice(**given, options=options)
+
+
+def _lead(given: Sequence[dict[str, Any]], processes: int, sizes: list[int]) -> None:
+    torch.set_num_threads(1)
+    choices = [_choice(each).at_density(DENSITY) for each in given]
+    place = {"processes": processes, "port": _free_port()}
+    children = []
+    for rank in range(1, processes):
+        child = os.fork()
+        if child == 0:
+            _take_part(choices, sizes, rank, **place)
+            os._exit(0)
+        children.append(child)
+    found = _take_part(choices, sizes, 0, **place)
+    for child in children:
+        os.waitpid(child, 0)
+    sys.stdout.write(json.dumps(asdict(found)))
+
+
+def _take_part(
+    choices: Sequence[Choice],
+    sizes: Sequence[int],
+    rank: int,
+    *,
+    processes: int,
+    port: int,
+) -> Walls:
+    with _joined(rank, processes, port) as group:  # at once, while the port is free
+        # Each for itself, as ranks do: kernels that were loaded before the fork are in
+        # the caches for all, and 2 processes then reduced 1 M elements in 2.4 ms, not
+        # 3.5.
+        for choice in choices:
+            simulate(FEWEST, partial(_load, choice))
+        return _walls(choices, sizes, group)
+
+
+def _load(choice: Choice, group: Group) -> None:
+    _Lane(choice, torch.empty(1000), group)
+
+
+@contextmanager
+def _joined(rank: int, processes: int, port: int) -> Iterator[Group]:
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://127.0.0.1:{port}",
+        rank=rank,
+        world_size=processes,
+        timeout=timedelta(seconds=_TIMEOUT),
+    )
+    yield TorchGroup()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _walls(choices: Sequence[Choice], sizes: Sequence[int], group: Group) -> Walls:
+    rounds = pace.measure(group)
+    grads = [torch.empty(size) for size in sizes]
+    reductions = []
+    for first in range(0, len(choices), _TOGETHER):
+        reductions += _in_turns(choices[first : first + _TOGETHER], grads, group)
+    return Walls(rounds, reductions)
+
+
+def _in_turns(
+    choices: Sequence[Choice], grads: Sequence[Tensor], group: Group
+) -> list[list[float]]:
+    lanes = [[_Lane(choice, grad, group) for grad in grads] for choice in choices]
+    for _ in range(_TURNS):
+        for lane in chain(*lanes):
+            lane.take_turn()
+    return [[median(lane.walls) for lane in each] for each in lanes]
+
+
+class _Lane:
+    """A method at one size: its turns are spread over all the time that is measured.
+
+    A slow moment of the machine is then a moment of each, not all there is of one.
+    """
+
+    def __init__(self, choice: Choice, grad: Tensor, group: Group) -> None:
+        self._group, self._step = group, 0
+        self._grad = grad  # anew in every step: others may use it
+        self._reduce = calibrate.reduction(choice, len(grad), group)
+        fastest = min(self._reduced() for _ in range(_WARM))
+        self._often = max(1, min(_MOST_OFTEN, int(_TURN_SECONDS / fastest)))
+        self.walls: list[float] = []
+
+    def take_turn(self) -> None:
+        self.walls += [self._reduced() for _ in range(self._often)]
+
+    def _reduced(self) -> float:
+        """Seconds of the slowest rank: alike on all of them."""
+        grad, rank = self._grad, self._group.rank
+        grad.copy_(calibrate.gradient(len(grad), rank, self._step))
+        self._step += 1
+        return pace.slowest(self._group, lambda: self._reduce(grad))
+
+
+if __name__ == "__main__":
+    _lead(*json.loads(sys.argv[1]))

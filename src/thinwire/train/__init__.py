@@ -1,1 +1,0 @@
-"""Small training runs: a model, a text, and a loop that compares methods."""

@@ -1,5 +1,0 @@
-"""The reference tasks: their data, their models, and `task` to get one by name."""
-
-from thinwire.train.tasks.catalog import TASKS, task
-
-__all__ = ["TASKS", "task"]

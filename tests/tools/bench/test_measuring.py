@@ -1,0 +1,219 @@
+"""Real processes measure networks, reductions and training, and believe nobody."""
+
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.workers import pool
+from thinwire.collectives import Dense
+from thinwire.errors import ConfigError, ReplicaError
+from thinwire.tools.bench import contestants, net, reduce, train
+from thinwire.tools.bench.contestants import PEERS, Entry, Hook, entries
+from thinwire.tools.bench.models import matrices, resnet20, vgg16
+from thinwire.tools.bench.ranks import say_nothing
+
+pytestmark = pytest.mark.processes
+
+METHODS = ("spardl", "topk", "bf16", "gs-sgd", "s2", "spardl:teams=2")
+
+
+def measured(group, settings):
+    beats = []
+    result = settings.measure(beats.append if group.rank == 0 else say_nothing)
+    return result, beats
+
+
+def test_a_network_is_measured_in_both_directions_of_every_pair():
+    (first, beats), (second, _) = pool(2).run(measured, net.Settings(shaped=True))
+    assert first == second  # pairs are measured once, and everyone learns of them
+    assert first.ranks == first.ranks_per_machine == first.ranks_per_host == 2
+    assert first.hosts == 1
+    assert first.shaped
+    assert first.latency > 0
+    assert all(rate > 0 for rate in (first.pair, first.together, first.flow))
+    assert [row.count(0.0) for row in first.bandwidths] == [1, 1]
+    assert beats[-1].done == beats[-1].of
+
+
+def test_one_rank_is_no_network():
+    with pytest.raises(ConfigError, match="1 rank"):
+        pool(1).run(measured, net.Settings())
+
+
+def test_reductions_are_timed_with_all_there_is_to_know():
+    settings = reduce.Settings(
+        size=20_000,
+        density=0.02,
+        methods=METHODS,
+        codecs=("rice+int8", "raw"),
+        peers=PEERS,
+        repeats=3,
+        rate=10**9,
+    )
+    (result, beats), (again, _) = pool(2).run(measured, settings)
+    labels = [row.label for row in result.rows]
+    assert labels[: len(PEERS)] == list(PEERS)
+    assert "spardl:teams=2 raw" in labels
+    assert "topk rice+int8" in labels
+    assert "bf16" in labels  # it takes no codec
+    assert len(set(labels)) == len(labels) == len(PEERS) + 3 * 2 + 3
+    assert again.rows == result.rows
+    by_label = {row.label: row for row in result.rows}
+    check_rows(by_label)
+    assert beats[-1].done == beats[-1].of
+    assert (result.kept, result.ranks) == (400, 2)
+
+
+def check_rows(rows):
+    for row in rows.values():
+        assert len(row.walls) == 3
+        assert 0 < row.low <= row.seconds <= row.high <= max(row.walls)
+        assert row.cpu > 0
+        assert row.wire is None  # ranks on loopback share an interface
+        assert row.forecast == pytest.approx(row.cpu + row.sent / 125e6)
+        assert sum(row.phases.values()) > 0
+    dense = Dense().cost(20_000, 2, None).nbytes
+    assert rows["torch"].sent == dense
+    assert rows["torch-bf16"].sent == dense // 2
+    assert rows["powersgd-1"].sent < rows["powersgd-4"].sent < dense
+    assert rows["torch"].error == 0
+    assert 0 < rows["torch-fp16"].error < 1e-3 < rows["torch-bf16"].error < 1e-2
+    assert rows["topk raw"].error < rows["powersgd-1"].error < 1
+    assert rows["topk raw"].phases["select"] > 0
+
+
+class Greedy(Hook):
+    """Keeps a thousandth of everything for itself."""
+
+    def reduce_(self, grad):
+        super().reduce_(grad)
+        grad.mul_(0.999)
+
+
+class Proud(Hook):
+    """Gives every rank a mean of its own."""
+
+    def reduce_(self, grad):
+        super().reduce_(grad)
+        grad[7] += 1e-3 * dist.get_rank()
+
+
+def with_a_cheat(group, cheat):
+    """Let a class stand in for PyTorch's fp16 hook."""
+    honest = contestants.make
+
+    def make(entry, size, density, ranks):
+        if entry.method != "torch-fp16":
+            return honest(entry, size, density, ranks)
+        return cheat(size, *contestants._HOOKS["torch"])
+
+    reduce.make = make
+    try:
+        settings = reduce.Settings(size=1000, peers=("torch-fp16",), repeats=3)
+        settings.measure(say_nothing)
+    except ReplicaError as error:
+        return str(error)
+    finally:
+        reduce.make = honest
+
+
+@pytest.mark.parametrize(
+    ("cheat", "said"),
+    [(Greedy, "delivered and owed differ"), (Proud, "ranks got different means")],
+)
+def test_who_loses_something_is_not_timed(cheat, said):
+    for message in pool(2).run(with_a_cheat, cheat):
+        assert said in message
+        assert "torch-fp16" in message
+
+
+def small():
+    model = nn.Sequential(nn.Linear(8, 40), nn.ReLU(), nn.Linear(40, 3))
+    return model, lambda model: model(torch.randn(4, 8)).square().mean()
+
+
+def test_training_steps_of_a_model_of_the_users():
+    settings = train.Settings(
+        model=f"{__name__}:small",
+        methods=("topk",),
+        peers=("torch-bf16", "torch-fp16", "powersgd-1"),
+        steps=3,
+    )
+    (result, _), (again, _) = pool(2).run(measured, settings)
+    assert result.rows == again.rows
+    assert result.parameters == 8 * 40 + 40 + 40 * 3 + 3
+    labels = [row.label for row in result.rows]
+    assert labels == [
+        train.ALONE,
+        *settings.peers[:0],
+        "torch",
+        *settings.peers,
+        "topk",
+    ]
+    assert all(len(row.walls) == 3 for row in result.rows)
+    assert result.rows[-1].sent > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("alexnet", "unknown model 'alexnet'"),
+        ("nowhere_at_all:model", "cannot find the model"),
+        (f"{__name__}:nothing", "cannot find the model"),
+        (f"{__name__}:METHODS", "no function"),
+    ],
+)
+def test_a_model_that_is_none_is_refused(model, said):
+    with pytest.raises(ConfigError, match=said):
+        train.Settings(model=model).check(2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"size": 0}, "size is 0"),
+        ({"density": 2.0}, "density is 2.0"),
+        ({"repeats": 2}, "2 repeats"),
+        ({"seconds": 0.0}, "0.0 seconds"),
+        ({"methods": ("top-k",)}, "unknown method 'top-k'"),
+        ({"methods": ("spardl:teams",)}, "write options after the name"),
+        ({"methods": ("spardl:colour=red",)}, "unknown option 'colour'"),
+        ({"codecs": ("zip",)}, "unknown codec 'zip'"),
+        ({"peers": ("horovod",)}, "unknown peer 'horovod'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes, said):
+    with pytest.raises(ConfigError, match=said):
+        reduce.Settings(**{"size": 10, **changes})
+
+
+def test_teams_that_do_not_fit_the_ranks_are_refused_before_anything_starts():
+    with pytest.raises(ConfigError):
+        reduce.Settings(size=10, methods=("spardl:teams=3",)).check(4)
+
+
+def test_slow_ones_take_fewer_turns_spread_over_the_run():
+    settings = reduce.Settings(size=10, repeats=10, seconds=5.0)
+    fast, slow = (reduce.Lane(Entry("torch"), None, estimate=e) for e in (0.1, 4.0))
+    assert fast.turns(settings) == set(range(10))
+    assert slow.turns(settings) == {0, 3, 6}
+
+
+def test_dense_is_first_whoever_else_takes_part():
+    assert [entry.label for entry in entries(["topk"], [], [])] == ["torch", "topk"]
+    assert [e.label for e in entries(["deepreduce"], ["raw"], [])][1] == "deepreduce"
+
+
+def test_models_have_the_parameters_of_the_literature():
+    counts = [
+        sum(p.numel() for p in build()[0].parameters()) for build in (vgg16, resnet20)
+    ]
+    assert counts == [14_728_266, 269_722]
+
+
+@pytest.mark.parametrize("size", [1, 26, 1000, 1_000_000, 40_000_000])
+def test_matrices_add_up(size):
+    assert sum(math.prod(shape) for shape in matrices(size)) == size

@@ -1,0 +1,191 @@
+"""A run ends as a whole, with nothing of it left, however it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.tools.lab.machines import PYTHON, eventually, namespaces, said
+from thinwire.errors import LabError
+from thinwire.tools.lab import Lab, commands, lab, record
+
+pytestmark = [pytest.mark.lab, pytest.mark.processes]
+
+RUNNER = """
+from thinwire.tools.lab import Lab
+with Lab(hosts=2, name={name!r}) as lab:
+    lab.run(["sh", "-c", "sleep 60 & echo ready; wait"])
+"""
+
+VISITOR = """
+from thinwire.tools.lab import Lab
+Lab.find({name!r}).run(["sh", "-c", "sleep 60 & echo ready; wait"])
+"""
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with Lab(hosts=2) as found:
+        yield found
+
+
+def running(lab_record):
+    """The processes in a lab's hosts."""
+    there = (lab_record.namespace(host) for host in range(lab_record.hosts))
+    pids = [commands.run("ip", "netns", "pids", each).split() for each in there]
+    return [pid for each in pids for pid in each]
+
+
+def test_the_environment_is_torchruns(pair):
+    names = ("MASTER_ADDR", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    show = " ".join(f"${name}" for name in (*names, "GLOO_SOCKET_IFNAME"))
+    assert said(pair, "sh", "-c", f"echo {show}") == [
+        (0, "10.0.0.1 0 2 0 1 eth0"),
+        (1, "10.0.0.1 1 2 0 1 eth0"),
+    ]
+    ports = {line for _, line in said(pair, "sh", "-c", "echo $MASTER_PORT")}
+    assert len(ports) == 1
+
+
+def test_hosts_have_names_and_only_there(pair):
+    look_up = "import socket; print(*socket.gethostbyaddr('10.0.0.2')[::2])"
+    assert said(pair, *PYTHON, look_up) == [(h, "host1 ['10.0.0.2']") for h in (0, 1)]
+    assert "host1" not in Path("/etc/hosts").read_text()
+
+
+def test_lines_are_printed_after_their_host(pair, capfd):
+    pair.run(["sh", "-c", "echo out; echo err >&2; printf unended"])
+    out = capfd.readouterr().out.splitlines()
+    expected = ["out", "err", "unended"]
+    assert [line for line in out if line[:3] == "[0]"] == [f"[0] {x}" for x in expected]
+    assert sorted(out) == sorted(f"[{h}] {x}" for h in (0, 1) for x in expected)
+
+
+def test_one_failure_ends_the_others(pair):
+    start = time.monotonic()
+    outcome = pair.run(["sh", "-c", "[ $RANK = 0 ] && sleep 60; exit 7"])
+    assert time.monotonic() - start < 30
+    assert outcome.failed == 1
+    assert outcome.codes == (-signal.SIGTERM, 7)
+    assert outcome.code == 7
+    assert eventually(lambda: running(pair.record) == [])
+
+
+def test_what_does_not_want_to_end_is_killed(pair, monkeypatch):
+    monkeypatch.setattr("thinwire.tools.lab.runner._GRACE_SECONDS", 0.2)
+    stubborn = "import os, signal, time; signal.signal(15, signal.SIG_IGN)\n"
+    stubborn += "time.sleep(0.3 if os.environ['RANK'] == '1' else 60); os.abort()"
+    outcome = pair.run([*PYTHON, stubborn], tell=lambda *_: None)
+    assert outcome.codes == (-signal.SIGKILL, -signal.SIGABRT)
+    assert outcome.code == 128 + signal.SIGABRT
+
+
+def test_a_killed_child_fails_the_run_and_the_lab_stays_whole(pair):
+    outcome = pair.run(["sh", "-c", "[ $RANK = 1 ] && kill -9 $$; exec sleep 60"])
+    assert outcome.failed == 1
+    assert outcome.code == 128 + signal.SIGKILL
+    assert said(pair, "echo", "fine") == [(0, "fine"), (1, "fine")]
+
+
+def test_what_a_process_leaves_in_the_background_ends_with_it(pair):
+    assert said(pair, "sh", "-c", "sleep 60 & echo done") == [(0, "done"), (1, "done")]
+    assert eventually(lambda: running(pair.record) == [])
+
+
+def test_a_run_that_takes_too_long_is_an_error(pair):
+    with pytest.raises(LabError, match=r"hosts \[0, 1\] are not done after 0.1 s"):
+        pair.run(["sleep", "60"], timeout=0.1)
+    assert eventually(lambda: running(pair.record) == [])
+
+
+def test_a_command_is_needed(pair):
+    with pytest.raises(LabError, match="no command"):
+        pair.run([])
+
+
+def test_a_command_that_does_not_exist_fails(pair):
+    lines = []
+    outcome = pair.run(["no-such-command"], tell=lambda *line: lines.append(line[1]))
+    assert outcome.code != 0
+    assert "no-such-command" in " ".join(lines)
+
+
+def test_two_runs_at_once_do_not_meet(pair):
+    outcomes = []
+    command = ["sh", "-c", "sleep 0.3; echo $MASTER_PORT"]
+    ports = []
+    runs = [
+        threading.Thread(
+            target=lambda: outcomes.append(
+                pair.run(command, tell=lambda _, line: ports.append(line))
+            )
+        )
+        for _ in range(2)
+    ]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert [outcome.code for outcome in outcomes] == [0, 0]
+    assert len(ports) == 4
+
+
+def started(script):
+    """A process of its own that runs something on two hosts; they have said so."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert [process.stdout.readline()[3:] for _ in range(2)] == [" ready\n"] * 2
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_lab_that_stays_survives_its_runner(pair, number):
+    with started(VISITOR.format(name=pair.record.name)) as process:
+        assert len(running(pair.record)) >= 4
+        os.killpg(process.pid, number)
+        errors = process.stderr.read()
+    assert process.returncode != 0
+    assert eventually(lambda: running(pair.record) == [])
+    assert said(pair, "echo", "fine") == [(0, "fine"), (1, "fine")]
+    assert "Error" not in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_runner_that_is_ended(number):
+    name = record.new_name()
+    with started(RUNNER.format(name=name)) as process:
+        (found,) = [each for each in record.find_all() if each.name == name]
+        assert len(running(found)) >= 4
+        assert not found.abandoned
+        os.killpg(process.pid, number)
+        process.communicate()
+    assert process.returncode != 0
+    assert eventually(lambda: namespaces(name) == set())
+    assert eventually(lambda: not (found.file.exists() or found.names.exists()))
+
+
+def test_what_is_left_all_the_same_is_swept_up():
+    """As after a power cut of the keeper: a record, namespaces, and nobody's."""
+    left = Lab(hosts=2)
+    left.up()
+    try:
+        left.record = record.Record(
+            left.record.name, left.record.rates, record.Owner(os.getpid(), "1")
+        )
+        left.record.replace()
+        with pytest.raises(LabError):
+            Lab.find(left.record.name)
+        assert left.record.name in lab.sweep()
+        assert namespaces(left.record.name) == set()
+    finally:
+        left.down()
