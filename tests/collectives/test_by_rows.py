@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from row_sums import RANKS, dense_sum, some_rows, sums
 
+from tests.collectives.row_sums import RANKS, dense_sum, some_rows, sums
 from thinwire.collectives import S2, Cheapest, GatherRows, Union
 from thinwire.collectives.by_rows import Matrix
 from thinwire.errors import ConfigError

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from row_sums import some_rows, sums
 from test_s2 import SIZE, grads
 
+from tests.collectives.row_sums import some_rows, sums
 from thinwire.channel import Channel
 from thinwire.collectives import S2, Cheapest, Grade, State, gather_rows
 from thinwire.cost import Cost, Link, ring_all_reduce

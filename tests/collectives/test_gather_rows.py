@@ -4,8 +4,8 @@ import struct
 
 import pytest
 import torch
-from row_sums import some_rows, sums
 
+from tests.collectives.row_sums import some_rows, sums
 from thinwire.channel import Channel
 from thinwire.collectives import GatherRows, State, gather_rows
 from thinwire.errors import WireError

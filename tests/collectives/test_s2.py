@@ -5,9 +5,9 @@ from math import inf, nan
 
 import pytest
 import torch
-from row_sums import RANKS, dense_sum, some_rows, sums
 
 from tests.collectives.reductions import reduce
+from tests.collectives.row_sums import RANKS, dense_sum, some_rows, sums
 from thinwire import kernels
 from thinwire.channel import Channel
 from thinwire.collectives import S2, Grade, Union, union
