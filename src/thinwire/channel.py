@@ -1,6 +1,6 @@
 """Channel: lists between ranks, sealed once and forwarded as bytes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -11,23 +11,20 @@ from thinwire import kernels
 from thinwire.codecs import Codec, Values
 from thinwire.errors import ConfigError, WireError
 from thinwire.groups import Group, Op
+from thinwire.schedules import Step
 from thinwire.sparse import SparseVector
 from thinwire.wire import Packet
 
 
 class Slot(NamedTuple):
-    """What a receiver expects of a list: its size, and its nnz where known.
+    """A list that a receiver waits for: its size, and its nnz where known.
 
-    `part` is the one the list was sealed with.
+    `part` is the one that the list was sealed with.
     """
 
     size: int
     nnz: int | None
     part: int = 0
-
-
-Bag = tuple[int, Sequence[Slot]]
-"""Lists that come as one message, and the rank they come from."""
 
 
 class Sealed:
@@ -100,6 +97,24 @@ class Channel:
         """What values of a list over `size` elements are rounded to; None: anything."""
         return self._codec.rounding(size)
 
+    def start(self, steps: Sequence[Step], slot: Callable[[int, int], Slot]) -> "Run":
+        """Post the receives of a schedule; its steps are taken with the run returned.
+
+        `slot(number, turn)` describes a list. Receives are posted if all lengths are
+        known beforehand.
+        """
+        messages, receives = [], []
+        for step in steps:
+            numbers = step.sends if step.src is None else step.receives
+            slots = [slot(number, step.turn) for number in numbers]
+            messages.append((step, slots))
+            if step.src is not None:
+                receives.append((step.src, self._nbytes(slots)))
+        known = [(src, sum(nbytes)) for src, nbytes in receives if nbytes is not None]
+        if known and len(known) == len(receives):
+            self.group.expect(known)
+        return Run(self, iter(messages))
+
     def exchange(
         self,
         bag: Sequence[Sealed],
@@ -111,7 +126,7 @@ class Channel:
         """Send a bag of lists as one message, and return the bag that comes in.
 
         `expect` describes the bag that comes in or, without `src`, the one that goes
-        out; both ends must know alike whether every nnz in it is known.
+        out; whether every nnz in it is known must be the same on both ends.
         """
         nbytes = self._nbytes(expect)
         body = None
@@ -130,14 +145,6 @@ class Channel:
             self._open(body, slot, src)
             for body, slot in zip(bodies, expect, strict=True)
         ]
-
-    def expect(self, bags: Sequence[Bag]) -> None:
-        """Say which bags later exchanges will bring, in order, if lengths are known."""
-        lengths = [self._nbytes(slots) for _, slots in bags]
-        if bags and None not in lengths:
-            sums = [sum(length or ()) for length in lengths]
-            sources = [src for src, _ in bags]
-            self.group.expect(list(zip(sources, sums, strict=True)))
 
     def all_gather(self, sealed: Sealed, *, expect: Slot) -> list[Sealed]:
         """Every rank's list, in order of rank."""
@@ -243,6 +250,19 @@ class Channel:
         except WireError as error:
             raise WireError(f"from rank {src}: {error}") from error
         return Sealed(body, lambda: vector)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A schedule that was started on a channel: its steps are taken in their order."""
+
+    channel: Channel
+    _messages: Iterator[tuple[Step, list[Slot]]]
+
+    def exchange(self, bag: Sequence[Sealed] = ()) -> list[Sealed]:
+        """Take the next step: send its lists as one message, return those received."""
+        step, slots = next(self._messages)
+        return self.channel.exchange(bag, dst=step.dst, src=step.src, expect=slots)
 
 
 def _joined(bodies: list[Tensor]) -> Tensor:

@@ -8,13 +8,12 @@ from tests.laws.cases import CODECS
 from thinwire.channel import Channel
 from thinwire.codecs import Split
 from thinwire.collectives import GTopK, SparDL
-from thinwire.collectives.bruck import hops
 from thinwire.collectives.spardl import _blocks
-from thinwire.collectives.teams import bags
 from thinwire.cost import Cost, Link
 from thinwire.errors import ConfigError
 from thinwire.groups import Counted, simulate
 from thinwire.layout import Layout
+from thinwire.schedules import halving
 
 A = [
     [-13, 13, -11, -3, 11, -12, -2, 4, 10, -1, -12, -15],
@@ -157,13 +156,7 @@ def test_one_rank_keeps_its_largest():
     ],
 )
 def test_sending_bags(size, steps):
-    assert [(far, list(offsets)) for far, offsets in bags(size)] == steps
-
-
-def test_bruck_hops():
-    assert list(hops(1)) == []
-    assert list(hops(5)) == [(1, 1), (2, 2), (4, 1)]
-    assert list(hops(14)) == [(1, 1), (2, 2), (4, 4), (8, 6)]
+    assert [(step.dst, step.sends) for step in halving(0, range(size))] == steps
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 16, 100, 1000, 5003, 1 << 20])

@@ -2,40 +2,31 @@
 
 In each of m rounds partners swap lists and both keep the k largest of the sum, lower
 rank first, so that they compute the same bits. A list that 2^i ranks have in common is
-sealed by all of them alike; what they drop they keep, each its share.
+sealed by each of them, with the same bytes; what they drop they keep, each its share.
 """
 
 from collections.abc import Sequence
 
-from thinwire.channel import Bag, Sealed
+from thinwire.channel import Run, Sealed
 from thinwire.collectives.ledger import Holders, Ledger
+from thinwire.schedules import Step
 from thinwire.sparse import SparseVector
 
 
-def arrivals(
-    ledger: Ledger, k: int, *, partners: Sequence[int], turn: int = 0
-) -> list[Bag]:
-    """What each round brings."""
-    return [(partner, [ledger.slot(k, turn + i)]) for i, partner in enumerate(partners)]
-
-
 def agree(
-    ledger: Ledger, first: Sealed, k: int, *, partners: Sequence[int], turn: int = 0
+    run: Run, ledger: Ledger, first: Sealed, *, k: int, steps: Sequence[Step]
 ) -> SparseVector:
-    """The list that all end with; `first` is the own one, `k` its entries.
+    """Take the steps; returns the list of `k` entries that all end with.
 
-    `partners` are the ranks to swap with, round by round. `turn` is the one that
-    `first` was sealed in; others follow.
+    `first` is the own list, sealed in the turn of the first step.
     """
     sealed, merged = first, first.vector
-    incoming = arrivals(ledger, k, partners=partners, turn=turn)
-    for i, (partner, slots) in enumerate(incoming):
+    for i, step in enumerate(steps):
         if i:
-            sealed = ledger.seal(merged, holders=Holders(2**i), turn=turn + i)
-        (theirs,) = ledger.channel.exchange(
-            [sealed], dst=partner, src=partner, expect=slots
-        )
+            sealed = ledger.seal(merged, holders=Holders(2**i), turn=step.turn)
+        (theirs,) = run.exchange([sealed])
         pair = [sealed.vector, theirs.vector]
-        low, high = pair if ledger.channel.rank < partner else reversed(pair)
+        assert step.dst is not None
+        low, high = pair if ledger.channel.rank < step.dst else reversed(pair)
         merged = ledger.merge(low, high, k, Holders(2 ** (i + 1)))
     return merged

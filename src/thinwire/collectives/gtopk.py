@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
+from thinwire import schedules
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives import doubling
@@ -19,6 +20,7 @@ from thinwire.collectives.collective import Room, Selecting, State, packet_nbyte
 from thinwire.collectives.ledger import Holders, Ledger
 from thinwire.cost import Cost, direct_all_gather
 from thinwire.errors import ConfigError
+from thinwire.schedules import Step
 from thinwire.sparse import SparseVector, keep_count, sum_of
 
 Variant = Literal["butterfly", "tree", "naive"]
@@ -29,7 +31,7 @@ class GTopK(Selecting):
     """About the top k of the sum, any number of ranks.
 
     "butterfly": everyone merges in every round; ranks beyond the largest power of two
-    fold into it first and are told at the end. "tree": merged towards rank 0, then
+    fold into it first and receive the result. "tree": merged towards rank 0, then
     broadcast. "naive": everything is gathered, then cut to k; for comparison.
     """
 
@@ -59,72 +61,54 @@ class GTopK(Selecting):
         packet = packet_nbytes(codec, size, keep_count(size, self.density))
         if self.variant == "naive":
             return direct_all_gather(packet, ranks)
-        if self.variant == "tree":
-            depth = (ranks - 1).bit_length()
-            return Cost(2 * depth, depth * packet, awaited=depth * packet)
-        doublings = ranks.bit_length() - 1
-        folds = int(ranks != 2**doublings)
-        sent, heard = (doublings + folds) * packet, folds * packet
-        return Cost(doublings + 2 * folds, sent, awaited=heard)
+        return schedules.cost(self.schedule(0, ranks), packet)  # no rank is busier
+
+    def schedule(self, rank: int, ranks: int) -> list[Step]:
+        """The steps of a rank, if it is not "naive"."""
+        tree = self.variant == "tree"
+        parts = (schedules.tree if tree else schedules.butterfly)(rank, ranks)
+        return [step for part in parts for step in part]
 
 
 def _butterfly(ledger: Ledger, k: int) -> SparseVector:
-    channel, rank = ledger.channel, ledger.channel.rank
-    rounds = channel.size.bit_length() - 1
-    core = 2**rounds
-    final = ledger.slot(k, turn=rounds)
-    if rank >= core:
-        host = rank - core
-        channel.expect([(host, [final])])
-        channel.exchange([ledger.emit(k)], dst=host, src=None, expect=[ledger.slot(k)])
-        (told,) = channel.exchange([], dst=None, src=host, expect=[final])
-        return told.vector
-    guest = rank + core if rank + core < channel.size else None
-    partners = [rank ^ 2**turn for turn in range(rounds)]
-    guests = [] if guest is None else [(guest, [ledger.slot(k)])]
-    channel.expect([*guests, *doubling.arrivals(ledger, k, partners=partners)])
-    if guest is None:
-        first = ledger.emit(k)
-    else:
+    channel = ledger.channel
+    before, swaps, after = schedules.butterfly(channel.rank, channel.size)
+    run = channel.start([*before, *swaps, *after], lambda _, turn: ledger.slot(k, turn))
+    if before and swaps:  # the host of a guest
         mine = ledger.take(k)
-        (theirs,) = channel.exchange([], dst=None, src=guest, expect=[ledger.slot(k)])
+        (theirs,) = run.exchange()
         first = ledger.seal(ledger.merge(mine, theirs.vector, k))
-    merged = doubling.agree(ledger, first, k, partners=partners)
+    else:
+        first = ledger.emit(k)
+    if not swaps:  # a guest
+        run.exchange([first])
+        (final,) = run.exchange()
+        return final.vector
+    merged = doubling.agree(run, ledger, first, k=k, steps=swaps)
+    core = 2 ** len(swaps)
     if core == channel.size:
         return merged
     # Guests get bytes, so their hosts, and hosts without a guest, adopt the same.
-    sealed = ledger.seal(merged, holders=Holders(core), turn=rounds)
-    if guest is not None:
-        channel.exchange([sealed], dst=guest, src=None, expect=[final])
-    return sealed.vector
+    final = ledger.seal(merged, holders=Holders(core), turn=len(swaps))
+    if after:
+        run.exchange([final])
+    return final.vector
 
 
 def _tree(ledger: Ledger, k: int) -> SparseVector:
-    channel, rank = ledger.channel, ledger.channel.rank
-    depth = (channel.size - 1).bit_length()
-    # The parent is as far away as the lowest bit of the rank says, children are nearer.
-    height = depth if rank == 0 else (rank & -rank).bit_length() - 1
-    parent = rank - 2**height
-    children = [
-        (level, rank + 2**level)
-        for level in range(height)
-        if rank + 2**level < channel.size
-    ]
-    final = ledger.slot(k, turn=depth)
-    incoming = [(child, [ledger.slot(k, level)]) for level, child in children]
-    channel.expect([*incoming, (parent, [final])] if rank else incoming)
+    channel = ledger.channel
+    merges, rest = schedules.tree(channel.rank, channel.size)
+    run = channel.start([*merges, *rest], lambda _, turn: ledger.slot(k, turn))
     merged = ledger.take(k)
-    for child, slots in incoming:
-        (theirs,) = channel.exchange([], dst=None, src=child, expect=slots)
+    for _ in merges:
+        (theirs,) = run.exchange()
         merged = ledger.merge(merged, theirs.vector, k)
-    sealed = ledger.seal(merged, turn=height)
-    if rank != 0:
-        channel.exchange(
-            [sealed], dst=parent, src=None, expect=[ledger.slot(k, height)]
-        )
-        (sealed,) = channel.exchange([], dst=None, src=parent, expect=[final])
-    for _, child in reversed(children):
-        channel.exchange([sealed], dst=child, src=None, expect=[final])
+    sealed = ledger.seal(merged, turn=rest[0].turn)
+    for step in rest:
+        if step.src is None:
+            run.exchange([sealed])
+        else:
+            (sealed,) = run.exchange()
     return sealed.vector
 
 

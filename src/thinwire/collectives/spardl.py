@@ -8,6 +8,7 @@ different teams agree on one list; a team then gathers the blocks of its owners.
 Whatever is cut off stays with the rank that cut it.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from itertools import accumulate
@@ -15,17 +16,19 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from thinwire.channel import Bag, Channel, Sealed
+from thinwire import schedules
+from thinwire.channel import Channel, Run, Sealed, Slot
 from thinwire.codecs import Codec, Split
-from thinwire.collectives import bruck, doubling
+from thinwire.collectives import doubling
 from thinwire.collectives.collective import Room, Selecting, State, packet_nbytes
 from thinwire.collectives.ledger import Holders, Ledger
 from thinwire.collectives.ratio import Ratio
-from thinwire.collectives.teams import Team, arrivals, reduce_scatter
+from thinwire.collectives.teams import Team, all_gather, reduce_scatter
 from thinwire.cost import Cost, Link
 from thinwire.errors import ConfigError
 from thinwire.kernels import Block, contiguous_blocks, interleaved_blocks
 from thinwire.layout import Layout
+from thinwire.schedules import Step
 from thinwire.sparse import SparseVector, keep_count, sum_of
 
 Gather = Literal["auto", "recursive", "bruck"]
@@ -96,24 +99,27 @@ class SparDL(Selecting):
         ledgers = [Ledger(x, channel, marker, b) for b in range(team.size)]
         budgets = [keep_count(block.length, self.density) for block in blocks]
 
-        final = [
-            ledger.slot(k, turn=_FINAL)
-            for ledger, k in zip(ledgers, budgets, strict=True)
-        ]
-        own = ledgers[team.position], budgets[team.position]
-
-        channel.expect(
-            [
-                *arrivals(ledgers, budgets, team),
-                *self._arrivals_across_teams(*own, team, state),
-                *bruck.arrivals(team.position, team.members, final),
-            ]
+        scatter = schedules.halving(team.position, team.members)
+        between = _Between(
+            team,
+            ledgers[team.position],
+            budgets[team.position],
+            turn=len(scatter),
+            state=None if self._recursive(team.count) else state,
         )
-        reduce_scatter(ledgers, budgets, team)
-        mine = self._agree_across_teams(*own, team, state)
+        gather = schedules.bruck(team.position, team.members, turn=_FINAL)
+
+        def slot(number: int, turn: int) -> Slot:
+            if turn >= len(scatter):
+                return between.slot(turn)
+            return ledgers[number].slot(budgets[number], turn)
+
+        run = channel.start([*scatter, *between.steps, *gather], slot)
+        reduce_scatter(run, ledgers, budgets, scatter)
+        mine = between.agree(run)
         if isinstance(mine, SparseVector):
             return mine
-        gathered = bruck.gather(channel, mine, peers=team.members, expect=final)
+        gathered = all_gather(run, mine, team.position, gather)
         return SparseVector.joined([each.vector for each in gathered], blocks)
 
     def teams_for(self, size: int, ranks: int, codec: Codec | None) -> int:
@@ -160,46 +166,16 @@ class SparDL(Selecting):
         count = len(blocks)
         # The bytes before a block, twice around: any run of blocks is a difference.
         before = [0, *accumulate(2 * packets)]
+        gathered = [len(step.sends) for step in schedules.bruck(0, range(count))]
         sent = [
             before[count]
             - packets[r]
             + between[r]
-            + sum(before[r + carried] - before[r] for _, carried in bruck.hops(count))
+            + sum(before[r + carried] - before[r] for carried in gathered)
             for r in range(count)
         ]
         rounds = 2 * (count - 1).bit_length() + (teams - 1).bit_length()
         return Cost(rounds, max(sent))
-
-    def _arrivals_across_teams(
-        self, ledger: Ledger, k: int, team: Team, state: State
-    ) -> list[Bag]:
-        turn = (team.size - 1).bit_length()  # those before are the reduce-scatter's
-        if team.count == 1:
-            return []
-        if self._recursive(team.count):
-            return doubling.arrivals(ledger, k, partners=team.partners, turn=turn)
-        slots = [ledger.slot(_ratio_of(state, k, team).h, turn)] * team.count
-        return bruck.arrivals(team.number, team.owners, slots)
-
-    def _agree_across_teams(
-        self, ledger: Ledger, k: int, team: Team, state: State
-    ) -> SparseVector | Sealed:
-        """The owners' common list of a block; sealed if there is a team to tell."""
-        alone = team.size == 1
-        if team.count == 1:
-            return ledger.take(k) if alone else ledger.emit(k, turn=_FINAL)
-        turn = (team.size - 1).bit_length()
-        if self._recursive(team.count):
-            first = ledger.emit(k, turn)
-            partners = team.partners
-            agreed = doubling.agree(ledger, first, k, partners=partners, turn=turn)
-        else:
-            agreed = _agree_by_gathering(ledger, k, team, state)
-        if alone:
-            return agreed
-        return ledger.seal(
-            agreed, holders=Holders(team.count, team.number), turn=_FINAL
-        )
 
     def _recursive(self, teams: int) -> bool:
         return self.gather != "bruck" and teams & (teams - 1) == 0
@@ -216,32 +192,74 @@ def _names_teams(teams: object) -> bool:
     return teams == "auto" or (isinstance(teams, int) and teams > 0)
 
 
-def _agree_by_gathering(
-    ledger: Ledger, k: int, team: Team, state: State
-) -> SparseVector:
-    """Everyone gets every team's list and adds them up, in order of team."""
-    ratio = _ratio_of(state, k, team)
-    turn = (team.size - 1).bit_length()
-    gathered = bruck.gather(
-        ledger.channel,
-        ledger.emit(ratio.h, turn),
-        peers=team.owners,
-        expect=[ledger.slot(ratio.h, turn)] * team.count,
-    )
-    total = sum_of([each.vector for each in gathered])
-    after = ratio.after(total.nnz, k, team.count)
-    own = {f"{name}@{team.position}": value for name, value in asdict(after).items()}
-    state.saved.update(own, teams=team.count)
-    kept, dropped = total.split(k)
-    ledger.keep(dropped, Holders(team.count, team.number))
-    return kept.filled(k)
+@dataclass(frozen=True, slots=True)
+class _Between:
+    """How the owners of a block, one in each team, agree on its `k` entries.
+
+    By recursive doubling or, with a `state` that holds the controller of how many each
+    of them sends, by gathering their lists.
+    """
+
+    team: Team
+    ledger: Ledger
+    k: int
+    turn: int
+    state: State | None
+
+    @property
+    def steps(self) -> list[Step]:
+        """The schedule; empty with one team."""
+        me, peers = self.team.number, self.team.owners
+        if self.state is not None:
+            return schedules.bruck(me, peers, turn=self.turn)
+        return schedules.doubling(me, peers, turn=self.turn, farthest_first=True)
+
+    @property
+    def entries(self) -> int:
+        """The number of entries in a list that an owner sends."""
+        if self.state is None:
+            return self.k
+        return _ratio_of(self.state, self.k, self.team).h
+
+    def slot(self, turn: int) -> Slot:
+        """A list of another owner."""
+        return self.ledger.slot(self.entries, turn)
+
+    def agree(self, run: Run) -> SparseVector | Sealed:
+        """The owners' common list; sealed if it goes on to the rest of the team."""
+        ledger, alone = self.ledger, self.team.size == 1
+        if self.team.count == 1:
+            return ledger.take(self.k) if alone else ledger.emit(self.k, turn=_FINAL)
+        first = ledger.emit(self.entries, self.turn)
+        if self.state is None:
+            agreed = doubling.agree(run, ledger, first, k=self.k, steps=self.steps)
+        else:
+            lists = all_gather(run, first, self.team.number, self.steps)
+            agreed = self._cut([each.vector for each in lists], self.state)
+        return (
+            agreed if alone else ledger.seal(agreed, holders=self._owners, turn=_FINAL)
+        )
+
+    @property
+    def _owners(self) -> Holders:
+        return Holders(self.team.count, self.team.number)
+
+    def _cut(self, lists: Sequence[SparseVector], state: State) -> SparseVector:
+        """The `k` largest entries of the sum; adjusts the controller."""
+        total, team = sum_of(lists), self.team
+        after = _ratio_of(state, self.k, team).after(total.nnz, self.k, team.count)
+        own = {f"{name}@{team.position}": n for name, n in asdict(after).items()}
+        state.saved.update(own, teams=team.count)
+        kept, dropped = total.split(self.k)
+        self.ledger.keep(dropped, self._owners)
+        return kept.filled(self.k)
 
 
 def _ratio_of(state: State, k: int, team: Team) -> Ratio:
     """Where the controller stands; anew if other ranks were the owners of the block.
 
-    It is alike on the owners of one block. With another number of teams they are ranks
-    whose controllers have drifted apart.
+    It is the same on the owners of one block. With another number of teams these are
+    ranks whose controllers have drifted apart.
     """
     names = {field.name: f"{field.name}@{team.position}" for field in fields(Ratio)}
     if state.saved.get("teams") == team.count and names["h"] in state.saved:

@@ -125,8 +125,7 @@ class Choice:
             return 0.0
         codec = self.weighed
         packet = packet_nbytes(codec, size, keep_count(size, gtopk.density))
-        steps = waits.tree if gtopk.variant == "tree" else waits.butterfly
-        played = [steps(rank, ranks) for rank in range(ranks)]
+        played = [gtopk.schedule(rank, ranks) for rank in range(ranks)]
         plain = Link(link.latency, link.bandwidth)
         said = plain.seconds(gtopk.cost(size, ranks, codec))
         return waits.seconds(played, packet, plain) - said
@@ -141,7 +140,8 @@ class Choice:
         if ranks == 1 or not isinstance(gtopk, GTopK) or gtopk.variant != "tree":
             return 1.0
         # Up the tree and down again, a message to or from all ranks but one.
-        return (ranks - 1) / (ranks * (ranks - 1).bit_length())
+        messages = 2 * (ranks - 1)
+        return messages / (ranks * len(gtopk.schedule(0, ranks)))
 
     def lists(self, size: int, ranks: int) -> int:
         """How often a rank works through a list or a chunk, whatever its length."""

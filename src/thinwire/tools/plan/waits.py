@@ -1,8 +1,8 @@
-"""When the last rank is done where ranks wait for each other as no sum of rounds says.
+"""When the last rank is done, where ranks wait as no sum of rounds says.
 
 gTop-k's tree and its folded butterfly, on a number of ranks that is no power of two: a
-card's rounds and bytes are then off by up to a third. So who sends to whom is played
-through, message by message, by the rules of the simulated group's clocks.
+card's rounds and bytes are off by up to a third there. So their schedules are played,
+message by message, by the rules of the simulated group's clocks.
 """
 
 import heapq
@@ -10,40 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 
 from thinwire.cost import Link
-
-Step = tuple[int | None, int | None]
-"""A rank to send a message to, and one to wait for a message from, both at once."""
-
-
-def tree(rank: int, ranks: int) -> list[Step]:
-    """Up a binomial tree to rank 0, and down again.
-
-    >>> tree(2, 4)
-    [(None, 3), (0, None), (None, 0), (3, None)]
-    """
-    depth = (ranks - 1).bit_length()
-    height = depth if rank == 0 else (rank & -rank).bit_length() - 1
-    children = [rank + 2**level for level in range(height) if rank + 2**level < ranks]
-    steps: list[Step] = [(None, child) for child in children]
-    if rank != 0:
-        parent = rank - 2**height
-        steps += [(parent, None), (None, parent)]
-    return steps + [(child, None) for child in reversed(children)]
-
-
-def butterfly(rank: int, ranks: int) -> list[Step]:
-    """Ranks beyond a power of two give to others first and are told at the end.
-
-    >>> butterfly(0, 3), butterfly(2, 3)
-    ([(None, 2), (1, 1), (2, None)], [(0, None), (None, 0)])
-    """
-    doublings = ranks.bit_length() - 1
-    core = 2**doublings
-    if rank >= core:
-        return [(rank - core, None), (None, rank - core)]
-    swaps: list[Step] = [(rank ^ 2**i, rank ^ 2**i) for i in range(doublings)]
-    guest = rank + core
-    return [(None, guest), *swaps, (guest, None)] if guest < ranks else swaps
+from thinwire.schedules import Step
 
 
 def seconds(steps: Sequence[Sequence[Step]], nbytes: int, link: Link) -> float:
@@ -59,7 +26,7 @@ def seconds(steps: Sequence[Sequence[Step]], nbytes: int, link: Link) -> float:
 
 
 class _Play:
-    """Every rank's clock, when its incoming link is free, and what is on its way."""
+    """Every rank's clock, when its incoming link is free, and messages on their way."""
 
     def __init__(self, ranks: int, latency: float, busy: float) -> None:
         self.now = [0.0] * ranks
@@ -69,8 +36,8 @@ class _Play:
         self._latency, self._busy = latency, busy
 
     def live(self, rank: int, steps: Sequence[Step]) -> Iterator[int]:
-        """Take steps until a message is missing; from whom."""
-        for dst, src in steps:
+        """Take steps; yields a rank whenever its message is missing."""
+        for dst, src, *_ in steps:
             start = self.now[rank]
             if dst is not None:
                 heapq.heappush(self.sent, (start, rank, dst))
@@ -83,9 +50,9 @@ class _Play:
                 self._wait_until(rank, start + self._busy)
 
     def deliver(self) -> tuple[int, int]:
-        """Book the earliest message; from whom to whom it is.
+        """Book the earliest message; returns its sender and its receiver.
 
-        Whoever it wakes is at least as late, so messages are booked in order of time.
+        The receiver is then at least as late, so messages are booked in order of time.
         """
         start, src, dst = heapq.heappop(self.sent)
         self._free[dst] = max(start + self._latency, self._free[dst]) + self._busy
