@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from test_s2 import SIZE, grads
 
 from tests.collectives.row_sums import some_rows, sums
+from tests.collectives.test_s2 import SIZE, grads
 from thinwire.channel import Channel
 from thinwire.collectives import S2, Cheapest, Grade, State, gather_rows
 from thinwire.cost import Cost, Link, ring_all_reduce
