@@ -144,9 +144,9 @@ def measure(collective: Collective, gradients: Gradients) -> list[Energy]:
         means = []
         for step, grads in enumerate(gradients):
             grad = grads[group.rank].clone()
-            before[step] += state.memory.x + grad
+            before[step] += state.memory.x.whole() + grad
             means.append(pipeline.reduce_([grad], group, state))
-            after[step] += state.memory.x
+            after[step] += state.memory.x.whole()
         return means
 
     means = simulate(ranks, reduce)[0]

@@ -244,7 +244,7 @@ class Method(Peer):
 
     def owed(self) -> Tensor:
         """What all ranks remember, which they then forget."""
-        remembered = summed(self.state.memory.x)
+        remembered = summed(self.state.memory.x.whole())
         self.state = self.pipeline.init(self.state.layout)
         return remembered
 

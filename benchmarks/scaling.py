@@ -26,6 +26,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Split
 from thinwire.collectives import AllGather, Collective, Dense, GTopK, SparDL
@@ -219,7 +220,8 @@ def run(plan: Plan) -> Run:
         x = torch.randn(plan.size, generator=generator)
         channel = Channel(counted, CODEC if collective.coded else None)
         state = collective.init(Layout.flat(plan.size))
-        total = collective.all_reduce_(x, channel, state, lambda: torch.empty_like(x))
+        given = Accumulator.of(x)
+        total = collective.all_reduce_(given, channel, state, lambda: x)
         return counted, recorded, digest(total), group.now()
 
     first, *others = (plan.link(link) for link in LINKS)

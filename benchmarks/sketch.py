@@ -26,6 +26,7 @@ from torch import Tensor
 
 from lists import recorded
 from thinwire import kernels
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.collectives import Dense, GsSGD
 from thinwire.cost import Link
@@ -180,7 +181,7 @@ def delivered(
         state = method.init(Layout.flat(x.numel()))
         channels = [Channel(group, seed=seed) for seed in range(SEEDS)]
         return [
-            method.all_reduce_(x.clone(), channel, state, lambda: room)
+            method.all_reduce_(Accumulator.of(x), channel, state, lambda: room)
             for channel in channels
         ]
 
@@ -274,7 +275,9 @@ def row(table: Table, name: str, xs: list[Tensor]) -> dict[int, float]:
             total = star(x, counted, method, room)
         else:
             state = method.init(Layout.flat(REDUCED))
-            total = method.all_reduce_(x, Channel(counted), state, lambda: room)
+            held = Accumulator.of(x)
+            total = method.all_reduce_(held, Channel(counted), state, lambda: room)
+            x = held.whole()
         return total, x, counted, group.now()
 
     seen = simulate(len(xs), body, link=WIRE)

@@ -174,11 +174,13 @@ def verify(
     state = pipeline.init(Layout.flat(grad.numel()), grad.device)
     for _ in range(2):
         gradients.fill_whole_(grad)
-        before = summed(grad) + summed(state.memory.x)
+        before = summed(grad) + summed(state.memory.x.whole())
         pipeline.reduce_([grad], group, state)
         check_alike(grad)
         total = (grad.cpu() * group.size).round_()
-        assert torch.equal(total + summed(state.memory.x), before), "not conserved"
+        assert torch.equal(total + summed(state.memory.x.whole()), before), (
+            "not conserved"
+        )
 
 
 def summed(vector: Tensor) -> Tensor:

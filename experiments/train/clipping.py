@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from thinwire.errors import ConfigError
-from thinwire.feedback import Feedback, Memory, Residual
-from thinwire.kernels import Marker
+from thinwire.feedback import Feedback, FeedbackState, Residual
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector
 
@@ -30,23 +29,18 @@ class Clipped:
         if not self.norm > 0.0:
             raise ConfigError(f"norm is {self.norm}: give a bound above 0")
 
-    def init(self, layout: Layout, device: torch.device) -> Memory:
+    def init(self, layout: Layout, device: torch.device) -> FeedbackState:
         return self.then.init(layout, device)
 
     def accumulate(
-        self,
-        grad: Sequence[Tensor],
-        memory: Memory,
-        marker: Marker | None = None,
-        *,
-        scale: float = 1.0,
-    ) -> Tensor:
+        self, grad: Sequence[Tensor], state: FeedbackState, *, scale: float = 1.0
+    ) -> None:
         norms = torch.stack([torch.linalg.vector_norm(piece.float()) for piece in grad])
         # As torch.nn.utils.clip_grad_norm_ does, and without waiting for the device.
         factor = self.norm * scale / (torch.linalg.vector_norm(norms) + 1e-6)
         for piece in grad:
             piece.mul_(factor.clamp(max=1.0))
-        return self.then.accumulate(grad, memory, marker, scale=scale)
+        self.then.accumulate(grad, state, scale=scale)
 
-    def settle(self, total: SparseVector | Tensor, memory: Memory) -> None:
-        self.then.settle(total, memory)
+    def settle(self, total: SparseVector | Tensor, state: FeedbackState) -> None:
+        self.then.settle(total, state)

@@ -9,15 +9,15 @@ it. Never use this for anything but to show the difference.
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from thinwire import kernels
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel, Slot
 from thinwire.codecs import Codec
 from thinwire.collectives import Grade, GTopK, Room, State
 from thinwire.collectives.collective import Selecting
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError
+from thinwire.kernels import Block
 from thinwire.sparse import SparseVector, keep_count
 
 
@@ -36,25 +36,26 @@ class PublishedGTopK(Selecting):
             )
 
     def all_reduce_(
-        self, x: Tensor, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, state: State, out: Room
     ) -> SparseVector:
-        k = keep_count(x.numel(), self.density)
-        mine = SparseVector(*kernels.select(x, k, marker=state.marker), x.numel())
+        x.set_blocks((Block.whole(x.size),))
+        k = keep_count(x.size, self.density)
+        mine = SparseVector(*x.select([k])[0], x.size)
         sealed = channel.seal(mine)
-        kernels.subtract_at_(x, mine.indices, sealed.vector.values)
+        x.subtract_(mine.indices, sealed.vector.values)
         total = sent = sealed.vector
         for turn in range(channel.size.bit_length() - 1):
             partner = channel.rank ^ 2**turn
             if turn:
                 sealed = channel.seal(total, part=turn)
             (theirs,) = channel.exchange(
-                [sealed], dst=partner, src=partner, expect=[Slot(x.numel(), k, turn)]
+                [sealed], dst=partner, src=partner, expect=[Slot(x.size, k, turn)]
             )
             pair = [sealed.vector, theirs.vector]
             low, high = pair if channel.rank < partner else reversed(pair)
             total, _lost = low.add(high).split(k)
         back = ~torch.isin(mine.indices, total.indices)
-        kernels.add_at_(x, mine.indices[back], sent.values[back])
+        x.return_(mine.indices[back], sent.values[back])
         return total
 
     def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:

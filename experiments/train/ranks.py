@@ -192,7 +192,7 @@ class Simulated:
             tuple(rank.sent for rank in self._ranks),
             tuple(
                 sum(
-                    torch.linalg.vector_norm(state.memory.x).item() ** 2
+                    torch.linalg.vector_norm(state.memory.x.whole()).item() ** 2
                     for state in rank.units.states
                     if state.memory.saved
                 )

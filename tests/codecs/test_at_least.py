@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import AtLeast, BFloat16, Float32, Int32, Rice, Split
 from thinwire.collectives import AllGather, SparDL
@@ -44,7 +45,8 @@ def test_blocks_on_both_sides_of_the_size_cross():
     def body(group):
         x = torch.randn(4002, generator=torch.Generator().manual_seed(group.rank))
         state = collective.init(Layout.flat(4002))
-        total = collective.all_reduce_(x, Channel(group, codec), state, lambda: x)
+        channel = Channel(group, codec)
+        total = collective.all_reduce_(Accumulator.of(x), channel, state, lambda: x)
         return total.to_dict()
 
     totals = simulate(4, body)

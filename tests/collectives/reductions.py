@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Split
 from thinwire.groups import simulate
@@ -26,13 +27,13 @@ def reduce(collective, xs, *, codec=None, step=0):
         codec = Split()
 
     def body(group):
-        x = torch.tensor(xs[group.rank], dtype=torch.float32)
-        out = torch.full_like(x, float("nan"))
-        state = collective.init(Layout.flat(x.numel()))
+        x = Accumulator.of(torch.tensor(xs[group.rank], dtype=torch.float32))
+        out = torch.full((x.size,), float("nan"))
+        state = collective.init(Layout.flat(x.size))
         channel = Channel(group, codec, step=step)
         total = collective.all_reduce_(x, channel, state, lambda: out)
         assert isinstance(total, SparseVector) or total is out
-        return plain(total), x.tolist()
+        return plain(total), x.whole().tolist()
 
     totals, after = zip(*simulate(len(xs), body), strict=True)
     assert all(total == totals[0] for total in totals)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.laws.cases import integers
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Split
 from thinwire.collectives import (
@@ -291,7 +292,7 @@ def test_nothing_is_lost_over_any_change(ranks, link):
         integers(rank, step, SIZE) for rank in range(ranks) for step in range(steps)
     )
     told = ranks * sum(diaries[0].means)
-    owed = sum(diary.state.memory.x for diary in diaries)
+    owed = sum(diary.state.memory.x.whole() for diary in diaries)
     assert torch.equal(told + owed, given)
     for diary in diaries:
         assert all(map(torch.equal, diary.means, diaries[0].means))
@@ -376,10 +377,10 @@ def test_candidates_keep_their_own_numbers():
     auto = Auto(0.05, (Cheapest(), SparDL(teams=2, gather="bruck")), rounds=1, visit=2)
 
     def body(group):
-        state, x = auto.init(Layout.flat(SIZE)), torch.zeros(SIZE)
+        state, x = auto.init(Layout.flat(SIZE)), Accumulator(SIZE)
         saved = []
         for step in range(4):
-            x += integers(group.rank, step, SIZE)
+            x.accumulate_(integers(group.rank, step, SIZE))
             channel = Channel(group, Split(), step=step)
             auto.all_reduce_(x, channel, state, lambda: torch.empty(SIZE))
             auto.learn(0.001, channel, state)
@@ -406,7 +407,7 @@ def test_what_a_candidate_gives_up_is_gone():
     auto = Auto(candidates=(Forgetful(),))
 
     def body(group):
-        state, x, seen = auto.init(Layout.flat(8)), torch.zeros(8), []
+        state, x, seen = auto.init(Layout.flat(8)), Accumulator(8), []
         for step in range(3):
             channel = Channel(group, step=step)
             auto.all_reduce_(x, channel, state, lambda: torch.empty(8))
@@ -451,4 +452,4 @@ def test_candidates_must_fit_the_ranks():
 
 def test_the_state_of_another_collective_is_refused():
     with pytest.raises(ConfigError, match="state of another collective"):
-        Auto().marker(State())
+        Auto().all_reduce_(Accumulator(1), None, State(), lambda: None)

@@ -7,7 +7,6 @@ from thinwire.codecs import Split
 from thinwire.collectives import BF16, AllGather, BySize, Dense, Grade
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError
-from thinwire.layout import Layout
 
 TEN = BySize(10, AllGather(0.1))
 
@@ -20,8 +19,6 @@ def test_the_size_decides(size, chosen):
     xs = [[float(rank + i) for i in range(size)] for rank in range(2)]
     assert reduce(TEN, xs) == reduce(chosen, xs)
     assert TEN.cost(size, 3, Split()) == chosen.cost(size, 3, Split())
-    state = TEN.init(Layout.flat(size))
-    assert (TEN.marker(state) is None) == (chosen == Dense())
 
 
 def test_from_zero_on_everything_is_large():

@@ -5,6 +5,7 @@ import torch
 
 from tests.collectives.row_sums import some_rows, sums
 from tests.collectives.test_s2 import SIZE, grads
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.collectives import S2, Cheapest, Grade, State, gather_rows
 from thinwire.cost import Cost, Link, ring_all_reduce
@@ -55,19 +56,19 @@ def test_blocks_have_a_smaller_bitmap():
 
 def steps(collective, ranks, grad, count):
     def body(group):
-        x, out = torch.zeros(SIZE), torch.empty(SIZE)
+        x, out = Accumulator(SIZE), torch.empty(SIZE)
         state = collective.init(Layout.flat(SIZE))
         seen = []
         for step in range(count):
             counted = Counted(group)
-            x += grad(group.rank, step)
-            before = x.double()
+            x.accumulate_(grad(group.rank, step))
+            before = x.whole().double()
             way = collective.way(SIZE, state.width, group.size, state.saved)
             channel = Channel(counted, step=step)
             total = collective.all_reduce_(x, channel, state, lambda: out)
             sparse = isinstance(total, SparseVector)
             dense = total.to_dense() if sparse else total.clone()
-            seen.append((way, counted.traffic.cost, before, dense, x.double()))
+            seen.append((way, counted.traffic.cost, before, dense, x.whole().double()))
         return seen
 
     return list(zip(*simulate(ranks, body), strict=True))

@@ -7,6 +7,7 @@ import torch
 
 from tests.collectives.reductions import reduce
 from thinwire import kernels
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.collectives import Grade, GsSGD
 from thinwire.collectives.heavymix import heavy_and_random
@@ -33,11 +34,11 @@ def worked(collective):
     """The worked example's total, what stays, and the rooms afterwards."""
 
     def body(group):
-        x, room = V[group.rank].clone(), torch.full((8,), float("nan"))
+        x, room = Accumulator.of(V[group.rank]), torch.full((8,), float("nan"))
         state = collective.init(Layout.flat(8))
         channel = Channel(group, seed=1232)
         total = collective.all_reduce_(x, channel, state, lambda: room)
-        return total.to_dict(), x.tolist(), room.tolist()
+        return total.to_dict(), x.whole().tolist(), room.tolist()
 
     return simulate(2, body)
 
@@ -197,7 +198,7 @@ def test_momentum_is_masked_where_something_was_delivered():
         pipeline.settle(mean, state)
         assert mean.to_dict() == {3: 10.0, 5: 10.0}
         assert torch.count_nonzero(grad) == 2
-        return [v.tolist() for v in state.memory.saved.values()]
+        return [v.whole().tolist() for v in state.memory.saved.values()]
 
     for vectors in simulate(2, body):
         for vector in vectors:

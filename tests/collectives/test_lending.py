@@ -49,7 +49,7 @@ def run(pipeline, *, by_reference=False):
                 state.step = step
                 grad = torch.randn(SIZE, generator=generator)
                 pipeline.reduce_([grad], group, state)
-                seen += [grad, state.memory.x.clone()]
+                seen += [grad, state.memory.x.whole().clone()]
         return seen
 
     return simulate(RANKS, body)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.workers import pool
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Split
 from thinwire.collectives import S2, AllGather, GTopK, SparDL, Union
@@ -20,12 +21,12 @@ def peak_growth(group, collective):
     """By how many bytes a step's peak exceeds what the process held before it."""
     state = collective.init(Layout.flat(SIZE))
     generator = torch.Generator().manual_seed(group.rank)
-    x = torch.randn(SIZE, generator=generator)
+    whole = torch.randn(SIZE, generator=generator)
     if collective.density == 1.0:
-        x[torch.arange(SIZE) % 100 != 0] = 0.0  # what is left to offer
-    whole = x.clone()
+        whole[torch.arange(SIZE) % 100 != 0] = 0.0  # what is left to offer
+    x = Accumulator(SIZE)
     for step in range(3):
-        x.copy_(whole)
+        x.whole().copy_(whole)
         before = resident("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         channel = Channel(group, Split(), step=step)

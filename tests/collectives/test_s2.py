@@ -9,6 +9,7 @@ import torch
 from tests.collectives.reductions import reduce
 from tests.collectives.row_sums import RANKS, dense_sum, some_rows, sums
 from thinwire import kernels
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.collectives import S2, Grade, Union, union
 from thinwire.collectives.s2 import CELLS_TO_PEEL
@@ -40,13 +41,13 @@ def steps(collective, ranks, *, count=4, grad=grads, layout=None):
     """Some steps with error feedback; what rank 0 and the sum over ranks saw."""
 
     def body(group):
-        x = torch.zeros(layout.size if layout else SIZE)
+        x = Accumulator(layout.size if layout else SIZE)
         state = collective.init(layout or Layout.flat(SIZE))
         seen = []
         for step in range(count):
             counted = Counted(group)
-            x += grad(group.rank, step)
-            before = x.double()
+            x.accumulate_(grad(group.rank, step).clone())
+            before = x.whole().double()
             channel = Channel(counted, step=step, seed=5)
             total = collective.all_reduce_(x, channel, state, lambda: None)
             seen.append(
@@ -54,7 +55,7 @@ def steps(collective, ranks, *, count=4, grad=grads, layout=None):
                     before,
                     total.to_dense(),
                     total.nnz,
-                    x.double(),
+                    x.whole().double(),
                     counted.traffic.cost,
                     dict(state.saved),
                 )
@@ -207,15 +208,15 @@ def test_a_resumed_run_gives_the_same_bits():
     s2 = S2(0.02)
 
     def body(group, *, stop):
-        x, state = torch.zeros(SIZE), s2.init(Layout.flat(SIZE))
+        x, state = Accumulator(SIZE), s2.init(Layout.flat(SIZE))
         for step in range(6):
             if step == stop:
                 saved, state = state.saved, s2.init(Layout.flat(SIZE))
                 state.saved.update(saved)
-            x += grads(group.rank, step)
+            x.accumulate_(grads(group.rank, step))
             channel = Channel(group, step=step)
             total = s2.all_reduce_(x, channel, state, lambda: None)
-        return total.to_dict(), x.tolist()
+        return total.to_dict(), x.whole().tolist()
 
     whole = simulate(3, lambda g: body(g, stop=None))
     assert simulate(3, lambda g: body(g, stop=3)) == whole

@@ -5,6 +5,7 @@ import torch
 
 from tests.collectives.reductions import reduce
 from tests.laws.cases import CODECS
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Split
 from thinwire.collectives import GTopK, SparDL
@@ -245,10 +246,11 @@ def steps_of(collectives, ranks, size):
         generator = torch.Generator().manual_seed(group.rank)
         # Teams agree at the front of the vector and nowhere else.
         common = torch.arange(size) < size // 3
-        x, sent = torch.zeros(size), []
+        x, sent = Accumulator(size), []
         for step, collective in enumerate(collectives):
             own = torch.randint(-99, 99, (size,), generator=generator).float()
-            x += torch.where(common, torch.full((size,), 50.0 + step), own)
+            same = torch.full((size,), 50.0 + step)
+            x.accumulate_(torch.where(common, same, own))
             counted = Counted(group)
             channel = Channel(counted, Split(), step=step)
             collective.all_reduce_(x, channel, state, lambda: None)

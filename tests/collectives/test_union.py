@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.collectives.reductions import reduce
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.collectives import State, Union
 from thinwire.cost import Cost
@@ -36,8 +37,9 @@ def test_rows_of_a_model_s_matrices():
         x[21] = 0.5
         union = Union(0.3, "row")
         state = union.init(layout)
+        x = Accumulator.of(x)
         total = union.all_reduce_(x, Channel(group), state, lambda: None)
-        return total.to_dict(), int(x.count_nonzero())
+        return total.to_dict(), int(x.whole().count_nonzero())
 
     for total, left in simulate(3, body):
         assert total.keys() == {*range(12), 20, 21, 22, 23}

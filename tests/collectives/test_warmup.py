@@ -5,6 +5,7 @@ import torch
 
 from tests.collectives.reductions import plain, reduce
 from tests.laws.cases import integers
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Split
 from thinwire.collectives import BF16, AllGather, BySize, Dense, Grade, Warmup
@@ -50,16 +51,16 @@ def test_a_resumed_run_goes_on_where_it_was(resumed_at):
     layout = Layout.flat(100)
 
     def body(group, *, resume):
-        x, out = torch.zeros(100), torch.empty(100)
+        x, out = Accumulator(100), torch.empty(100)
         state = warmup.init(layout)
         totals = []
         for step in range(6):
             if resume and step == resumed_at:
                 state = warmup.init(layout)
-            x += integers(group.rank, step, 100)
+            x.accumulate_(integers(group.rank, step, 100))
             channel = Channel(group, Split(), step=step)
             total = warmup.all_reduce_(x, channel, state, lambda: out)
-            totals.append((plain(total), x.tolist()))
+            totals.append((plain(total), x.whole().tolist()))
         return totals
 
     straight = simulate(2, lambda group: body(group, resume=False))

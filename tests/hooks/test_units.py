@@ -51,7 +51,7 @@ def test_what_ddp_does_not_reduce_is_an_error():
 
 def test_regrouping_carries_residuals_by_name():
     units = Units(catalog.reducer("topk"), LAYOUT, torch.device("cpu"))
-    units.states[0].memory.x.copy_(torch.arange(13.0))
+    units.states[0].memory.x.whole().copy_(torch.arange(13.0))
     units.states[0].memory.scale = 8.0
     units.states[0].step = 5
     before = {n: t.clone() for n, t in units.vectors()["residual"].items()}

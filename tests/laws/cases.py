@@ -260,18 +260,18 @@ def run(group: Group, case: Case, data: str, steps: int = 3) -> list[Step]:
     seen = []
     for step in range(steps):
         grad = DATA[data](group.rank, step, case.size)
-        before = memory.x + grad
-        # As the pipeline does, so that selection works from marks, or from loans.
-        x = feedback.accumulate([grad], memory, collective.marker(state))
+        before = memory.x.whole() + grad
+        # As the pipeline does, so that candidates are extracted.
+        feedback.accumulate([grad], memory)
         total = collective.all_reduce_(
-            x, Channel(group, codec, step=step), state, lambda: out
+            memory.x, Channel(group, codec, step=step), state, lambda: out
         )
         if isinstance(total, SparseVector):
             dense, listed = total.to_dense(), total.nnz
         else:
             dense, listed = total.clone(), total.numel()
         collective.learn(0.001, Channel(group, codec, step=step), state)
-        seen.append(Step(before, dense, x.clone(), listed))
+        seen.append(Step(before, dense, memory.x.whole().clone(), listed))
     return seen
 
 

@@ -30,12 +30,12 @@ def run(group, pipeline, *, struck=False):
             check_spoilt(group, pipeline, state, bad)
         grad = reals(group.rank, step, SIZE)
         assert pipeline.reduce_([grad], group, state) is not None
-        seen.append((bits(grad), bits(state.memory.x)))
+        seen.append((bits(grad), bits(state.memory.x.whole())))
     return seen
 
 
 def check_spoilt(group, pipeline, state, bad):
-    before, step = bits(state.memory.x), state.step
+    before, step = bits(state.memory.x.whole()), state.step
     grad = reals(group.rank, 99, SIZE)
     if group.rank == group.size // 2:
         grad[SIZE - 1 - group.rank] = bad
@@ -44,7 +44,7 @@ def check_spoilt(group, pipeline, state, bad):
         assert torch.count_nonzero(grad) == 0
     else:
         assert grad.isnan().all()
-    assert torch.equal(bits(state.memory.x), before)
+    assert torch.equal(bits(state.memory.x.whole()), before)
     assert state.step == step
 
 
@@ -90,7 +90,9 @@ def test_numbers_beyond_the_limit_are_skipped_before_they_overflow():
         grad = torch.full((SIZE,), 1.01 * LIMIT / group.size)
         pipeline = pipeline_of("topk-1%", "propagate")
         state = pipeline.init(Layout.flat(SIZE))
-        return pipeline.reduce_([grad], group, state), state.memory.x.any().item()
+        return pipeline.reduce_(
+            [grad], group, state
+        ), state.memory.x.whole().any().item()
 
     for ranks in (1, 2, 4):
         assert simulate(ranks, body) == [(None, False)] * ranks

@@ -42,7 +42,7 @@ def train(pipeline, pieces, *, by_reference):
                 grad = torch.randn(SIZE, device="cuda", generator=generator)
                 parts = [part.to(dtype, copy=True) for part, dtype in cut(grad, pieces)]
                 pipeline.reduce_(parts, group, state)
-                seen += [*parts, state.memory.x.clone()]
+                seen += [*parts, state.memory.x.whole().clone()]
         return seen
 
     return simulate(4, body)
@@ -142,14 +142,14 @@ def test_over_nccl_nothing_is_waited_for(pipeline, size, nccl, no_waiting):
     state = pipeline.init(Layout.flat(size), "cuda")
     for step in range(5):
         grad = torch.randn(size, device="cuda")
-        before = grad + state.memory.x
+        before = grad + state.memory.x.whole()
         if step < 3:
             pipeline.reduce_([grad], nccl, state)
         else:
             with refusing_to_wait():
                 pipeline.reduce_([grad], nccl, state)
         torch.cuda.synchronize()  # the host may run two steps ahead, no more
-        assert torch.equal(grad + state.memory.x, before)
+        assert torch.equal(grad + state.memory.x.whole(), before)
 
 
 @pytest.mark.parametrize("damage", [None, 0, 17, 800])

@@ -71,7 +71,7 @@ def train(pipeline, ranks, gradient, *, pieces=((20, F32),), steps=1, **options)
             diary.given.append(flat(grad))
             diary.told.append(dense(pipeline.reduce_(grad, group, state, **options)))
             diary.written.append(flat(grad))
-            diary.left.append(state.memory.x.clone())
+            diary.left.append(state.memory.x.whole().clone())
             assert state.step == step + 1
         return diary
 
@@ -192,16 +192,18 @@ def test_one_bad_value_on_one_rank_spoils_the_step_on_all(dtype, bad, mode):
     def body(group):
         state = pipeline.init(Layout.flat(20))
         pipeline.reduce_(cut(integers(group.rank, 0, 20), pieces), group, state)
-        before = state.memory.x.clone()
+        before = state.memory.x.whole().clone()
         grad = cut(integers(group.rank, 1, 20), pieces)
         if group.rank == 2:
             grad[1][3] = bad
         assert pipeline.reduce_(grad, group, state, scale=2.0) is None
-        assert torch.equal(state.memory.x.view(torch.int32), before.view(torch.int32))
+        assert torch.equal(
+            state.memory.x.whole().view(torch.int32), before.view(torch.int32)
+        )
         assert (state.step, state.memory.scale) == (1, 1.0)
         again = cut(integers(group.rank, 2, 20), pieces)
         assert pipeline.reduce_(again, group, state) is not None
-        return flat(grad), flat(again), state.memory.x
+        return flat(grad), flat(again), state.memory.x.whole()
 
     spoilt, after, left = zip(*simulate(3, body), strict=True)
     expect = torch.full((20,), float("nan") if mode == "propagate" else 0.0)
@@ -257,10 +259,10 @@ def test_a_mean_beyond_half_precision_waits_for_a_smaller_scale(mode):
             told = pipeline.reduce_([piece], group, state)
         assert told is None
         assert state.step == 1
-        assert state.memory.x.tolist() == [0, 96000]
+        assert state.memory.x.whole().tolist() == [0, 96000]
         smaller = torch.zeros(2, dtype=F16)
         assert pipeline.reduce_([smaller], group, state, scale=0.5) is not None
-        assert torch.count_nonzero(state.memory.x) == 0
+        assert torch.count_nonzero(state.memory.x.whole()) == 0
         return piece.nan_to_num(nan=-1.0).tolist(), smaller.tolist()
 
     spoilt = [-1, -1] if mode == "propagate" else [0, 0]
@@ -286,7 +288,7 @@ def test_what_is_taken_back_is_remembered(pipeline, ranks):
             mean = pipeline.reduce_([grad], group, state)
             pipeline.take_back_(mean, state)
             assert state.step == 0
-        return given, state.memory.x
+        return given, state.memory.x.whole()
 
     given, held = zip(*simulate(ranks, body), strict=True)
     assert torch.equal(sum(given), sum(held))
@@ -305,11 +307,11 @@ def test_a_name_without_gradient_anywhere_rests():
         state = pipeline.init(NAMES)
         first = torch.tensor([8.0, 7.0, 1.0, 1.0, 6.0, 5.0, 4.0, 3.0])
         pipeline.reduce_([first], group, state, per_name=True)
-        rested = state.memory.x[4:].clone()
+        rested = state.memory.x.whole()[4:].clone()
         second = torch.tensor([0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
         pipeline.reduce_([second], group, state, per_name=True)
-        assert torch.equal(state.memory.x[4:], rested)
-        return second.tolist(), state.memory.x.tolist()
+        assert torch.equal(state.memory.x.whole()[4:], rested)
+        return second.tolist(), state.memory.x.whole().tolist()
 
     # Larger things rest in b, yet a is delivered.
     for mean, left in simulate(3, body):
@@ -339,10 +341,10 @@ def test_a_resting_name_moves_with_the_scale():
         state = SPARSE.init(Layout(("a", "b"), ((10,), (10,))))
         grad = torch.arange(20.0)
         SPARSE.reduce_([grad], group, state, per_name=True)
-        held = state.memory.x.clone()
+        held = state.memory.x.whole().clone()
         grad = torch.zeros(20)
         SPARSE.reduce_([grad], group, state, scale=4.0, per_name=True)
-        assert torch.equal(state.memory.x, 4 * held)
+        assert torch.equal(state.memory.x.whole(), 4 * held)
         assert torch.count_nonzero(grad) == 0
 
     simulate(2, body)
@@ -358,7 +360,7 @@ def test_rest_does_not_depend_on_what_selection_remembers():
             grad = torch.cat([reals(0, step, 3000), 100 + reals(1, step, 3000)])
             pipeline.reduce_([grad], group, state, per_name=True)
         fresh = pipeline.init(layout)
-        fresh.memory.x.copy_(state.memory.x)
+        fresh.memory.x.whole().copy_(state.memory.x.whole())
         means = []
         for each in (state, fresh):
             grad = torch.cat([reals(0, 9, 3000), torch.zeros(3000)])
@@ -392,12 +394,12 @@ def test_different_settings_are_an_error_on_every_rank(ranks, density, scale, sa
         odd = group.rank == ranks - 1
         pipeline = Pipeline(AllGather(density if odd else 0.1), Split())
         state = pipeline.init(Layout.flat(20))
-        state.memory.x.copy_(integers(group.rank, 0, 20))
+        state.memory.x.whole().copy_(integers(group.rank, 0, 20))
         grad = integers(group.rank, 1, 20)
         with pytest.raises(AgreementError, match=said):
             pipeline.reduce_([grad], group, state, scale=scale if odd else 1.0)
         assert torch.equal(grad, integers(group.rank, 1, 20))
-        assert torch.equal(state.memory.x, integers(group.rank, 0, 20))
+        assert torch.equal(state.memory.x.whole(), integers(group.rank, 0, 20))
         assert (state.step, state.memory.scale) == (0, 1.0)
 
     simulate(ranks, body)
@@ -414,7 +416,7 @@ def test_a_loss_scale_is_carried_from_step_to_step():
             grad = gradient(group.rank, step) * scale
             SPARSE.reduce_([grad], group, state, scale=scale)
             means.append((grad / scale).tolist())
-        return means, (state.memory.x / scales[-1]).tolist()
+        return means, (state.memory.x.whole() / scales[-1]).tolist()
 
     scaled = simulate(2, lambda group: body(group, [1.0, 8.0, 8.0, 2.0, 1024.0]))
     assert scaled == simulate(2, lambda group: body(group, [1.0] * 5))

@@ -6,8 +6,7 @@ entries, so every kept value is delivered in the step it was selected in.
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel, Slot
 from thinwire.codecs import Codec
 from thinwire.collectives.collective import Room, Selecting, State, packet_nbytes
@@ -21,11 +20,11 @@ class AllGather(Selecting):
     """Exact local top-k of `density`, gathered and added in order of rank."""
 
     def all_reduce_(
-        self, x: Tensor, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, state: State, out: Room
     ) -> SparseVector:
-        k = keep_count(x.numel(), self.density)
-        sealed = Ledger.whole(x, channel, state).emit(k)
-        gathered = channel.all_gather(sealed, expect=Slot(x.numel(), k))
+        k = keep_count(x.size, self.density)
+        sealed = Ledger.whole(x, channel).select_and_seal(k)
+        gathered = channel.all_gather(sealed, expect=Slot(x.size, k))
         return sum_of([each.vector for each in gathered])
 
     def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:

@@ -19,8 +19,8 @@ from typing import Self
 from zlib import crc32
 
 import torch
-from torch import Tensor
 
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives.bf16 import BF16
@@ -38,7 +38,6 @@ from thinwire.collectives.spardl import SparDL
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError
 from thinwire.groups import Op
-from thinwire.kernels import Marker
 from thinwire.layout import Layout
 
 Saved = Mapping[str, int]
@@ -63,11 +62,6 @@ class Tried(State):
     """The state of every way; what they save is in the common `saved`, by number."""
 
     parts: tuple[State, ...] = ()
-
-    def reclaim(self, x: Tensor) -> None:
-        # By whoever reduces instead of all of them, as dense steps before `Auto` do.
-        for part in self.parts:
-            part.reclaim(x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +127,6 @@ class Auto:
     def init(self, layout: Layout) -> State:
         return Tried(parts=tuple(way.init(layout) for way in self.ways))
 
-    def marker(self, state: State) -> Marker | None:
-        number, part = self._part(state)
-        return self.ways[number].marker(part)
-
     def direct(self, state: State, step: int) -> bool:
         return self.number(state.saved) == DENSE
 
@@ -144,7 +134,7 @@ class Auto:
         return not self._settled(state.saved)
 
     def all_reduce_(
-        self, x: Tensor, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, state: State, out: Room
     ) -> Total:
         number, part = self._part(state)
         total = self.ways[number].all_reduce_(x, channel, part, out)

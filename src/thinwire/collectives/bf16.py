@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives.collective import Complete, Grade, Room, State
@@ -28,11 +29,10 @@ class BF16(Complete):
         return Grade.EXACT
 
     def all_reduce_(
-        self, x: Tensor, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, state: State, out: Room
     ) -> Tensor:
-        state.reclaim(x)
-        lengths = [block.length for block in contiguous_blocks(x.numel(), channel.size)]
-        chunks = list(torch.split(x, lengths))
+        lengths = [block.length for block in contiguous_blocks(x.size, channel.size)]
+        chunks = list(torch.split(x.whole(), lengths))
         mine = chunks[channel.rank]
         total = out()
         results = list(torch.split(total, lengths))
@@ -40,7 +40,7 @@ class BF16(Complete):
         sums = results[channel.rank].zero_()
         arrived = channel.all_to_all(
             [
-                _round_off_(chunk) if rank != channel.rank else _nothing(x)
+                _round_off_(chunk) if rank != channel.rank else _nothing(mine)
                 for rank, chunk in enumerate(chunks)
             ],
             nbytes=[
@@ -72,5 +72,5 @@ def _round_off_(chunk: Tensor) -> Tensor:
     return rounded.view(torch.uint8)
 
 
-def _nothing(x: Tensor) -> Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=x.device)
+def _nothing(like: Tensor) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=like.device)

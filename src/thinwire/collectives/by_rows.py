@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.collectives.collective import (
     Room,
@@ -24,7 +25,7 @@ from thinwire.collectives.collective import (
     check_whole,
 )
 from thinwire.errors import ConfigError
-from thinwire.kernels import Block, Marker, index_dtype
+from thinwire.kernels import Block, index_dtype
 from thinwire.layout import Layout
 from thinwire.rows import Rows
 from thinwire.sparse import SparseVector, keep_count
@@ -80,14 +81,14 @@ class Held(Protocol):
 class Matrix:
     """The rows of an accumulated gradient `x`; the last one may be short."""
 
-    x: Tensor
+    x: Accumulator
     ids: Tensor
     width: int
 
     @property
     def count(self) -> int:
         """How many rows there are."""
-        return -(-self.x.numel() // self.width)
+        return -(-self.x.size // self.width)
 
     @property
     def remembers(self) -> bool:
@@ -95,7 +96,7 @@ class Matrix:
         return True
 
     def at(self, ids: Tensor) -> Tensor:
-        values = kernels.gather(self.x, self._elements(ids))
+        values = self.x.gather(self._elements(ids))
         missing = len(ids) * self.width - len(values)
         if missing:
             values = torch.cat([values, values.new_zeros(missing)])
@@ -103,22 +104,21 @@ class Matrix:
 
     def remove(self, ids: Tensor, values: Tensor) -> None:
         places = self._elements(ids)
-        kernels.subtract_at_(self.x, places, values.view(-1)[: len(places)])
+        self.x.subtract_(places, values.view(-1)[: len(places)])
 
     def clear(self, ids: Tensor) -> None:
-        places = self._elements(ids)
-        kernels.scatter_(self.x, places, self.x.new_zeros(len(places)))
+        self.x.clear_(self._elements(ids))
 
     def vector(self, rows: Rows) -> SparseVector:
         """Rows as a list of elements."""
         places = self._elements(rows.ids)
         values = rows.values.view(-1)[: len(places)]
-        return SparseVector(places, values, self.x.numel())
+        return SparseVector(places, values, self.x.size)
 
     def _elements(self, ids: Tensor) -> Tensor:
         if self.width == 1:
             return ids
-        size = self.x.numel()
+        size = self.x.size
         lanes = torch.arange(self.width, dtype=index_dtype(size), device=ids.device)
         places = (ids.to(lanes.dtype)[:, None] * self.width + lanes).view(-1)
         beyond = int(ids[-1] + 1) * self.width - size if len(ids) else 0
@@ -198,19 +198,15 @@ class ByRows(Steady, ABC):
         return None
 
     def init(self, layout: Layout) -> State:
-        width = self._width_in(layout)
-        marker = Marker((Block.whole(layout.size),)) if width == 1 else None
-        return State(marker, width=width)
-
-    def marker(self, state: State) -> Marker | None:
-        return state.marker
+        return State(width=self._width_in(layout))
 
     def all_reduce_(
-        self, x: Tensor, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, state: State, out: Room
     ) -> Total:
-        count = -(-x.numel() // state.width)
+        x.set_blocks((Block.whole(x.size),))
+        count = -(-x.size // state.width)
         least = self.least(count, channel.size, state)
-        held = Matrix(x, self._offered(x, state, least), state.width)
+        held = Matrix(x, self._offered(x, state.width, least), state.width)
         return held.vector(self._sum(held, channel, state))
 
     def sum_rows(self, mine: Rows, channel: Channel, state: State) -> Rows:
@@ -243,15 +239,17 @@ class ByRows(Steady, ABC):
             )
         return 1 if self.granularity == "element" else self.width
 
-    def _offered(self, x: Tensor, state: State, least: float = 0.0) -> Tensor:
+    def _offered(self, x: Accumulator, width: int, least: float = 0.0) -> Tensor:
         """The rows with the largest |v| in them, as many as the density says."""
-        peaks = x if state.width == 1 else kernels.row_peaks(x, state.width)
         if self.density == 1.0:
-            state.reclaim(x)  # not selected from, and its marks are about to be wrong
+            peaks = x.whole() if width == 1 else kernels.row_peaks(x.whole(), width)
             worth = kernels.at_least(peaks, least)
             return worth if len(worth) or not least else kernels.at_least(peaks, 0.0)
-        k = keep_count(peaks.numel(), self.density)
-        indices, values = kernels.select(peaks, k, marker=state.marker)
+        k = keep_count(-(-x.size // width), self.density)
+        if width == 1:
+            ((indices, values),) = x.select([k])
+        else:
+            indices, values = kernels.select(kernels.row_peaks(x.whole(), width), k)
         worth = kernels.at_least(values, least)
         if least and len(worth) == 0:
             worth = kernels.at_least(values, 0.0)

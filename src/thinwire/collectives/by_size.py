@@ -3,15 +3,13 @@
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from torch import Tensor
-
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives.collective import Collective, Grade, Room, State, Total
 from thinwire.collectives.dense import Dense
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError
-from thinwire.kernels import Marker
 from thinwire.layout import Layout
 
 
@@ -55,9 +53,6 @@ class BySize:
         state.size = layout.size
         return state
 
-    def marker(self, state: State) -> Marker | None:
-        return self._chosen(state.size).marker(state)
-
     def direct(self, state: State, step: int) -> bool:
         return self._chosen(state.size).direct(state, step)
 
@@ -68,9 +63,9 @@ class BySize:
         self._chosen(state.size).learn(seconds, channel, state)
 
     def all_reduce_(
-        self, x: Tensor, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, state: State, out: Room
     ) -> Total:
-        return self._chosen(x.numel()).all_reduce_(x, channel, state, out)
+        return self._chosen(x.size).all_reduce_(x, channel, state, out)
 
     def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:
         return self._chosen(size).cost(size, ranks, codec)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives import gather_rows, union
@@ -43,9 +43,9 @@ class Cheapest(ByRows):
         return Grade.ROUNDING
 
     def all_reduce_(
-        self, x: Tensor, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, state: State, out: Room
     ) -> Total:
-        way = self.way(x.numel(), state.width, channel.size, state.saved)
+        way = self.way(x.size, state.width, channel.size, state.saved)
         if way != "dense" or channel.size == 1:
             return ByRows.all_reduce_(self, x, channel, state, out)
         # How many rows would have been offered is not known after this: fewer and fewer

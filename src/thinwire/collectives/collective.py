@@ -9,12 +9,11 @@ from typing import Protocol, Self
 
 from torch import Tensor
 
-from thinwire import kernels
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError
-from thinwire.kernels import Block, Marker
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector
 
@@ -37,28 +36,14 @@ class State:
     """What a collective keeps between reductions of one vector.
 
     `saved` are whole numbers that results depend on: a checkpoint holds them. They are
-    alike on all ranks, those named "...@part" on the ranks of that part. `marker` is
-    scratch: results never depend on it. The rest follows from the layout: `width`
-    has the elements of a row, where rows are reduced; `size` those of the vector, where
-    a policy goes by it.
+    alike on all ranks, those named "...@part" on the ranks of that part. The rest
+    follows from the layout: `width` has the elements of a row, where rows are reduced;
+    `size` those of the vector, where a policy goes by it.
     """
 
-    marker: Marker | None = None
     saved: dict[str, int] = field(default_factory=dict)
     width: int = 1
     size: int = 0
-
-    def marker_of(self, x: Tensor, blocks: tuple[Block, ...]) -> Marker:
-        """The marker for these blocks of `x`: the one at hand, or a new one."""
-        if self.marker is None or self.marker.blocks != blocks:
-            self.reclaim(x)
-            self.marker = Marker(blocks, lending=True)
-        return self.marker
-
-    def reclaim(self, x: Tensor) -> None:
-        """Make `x` whole: what was accumulated may in part be with the marker."""
-        if self.marker is not None:
-            kernels.reclaim_(x, self.marker)
 
 
 class Collective(Protocol):
@@ -68,10 +53,7 @@ class Collective(Protocol):
     On return `x` holds what was not delivered, and the total is the same, bit for bit,
     on every rank. Over all ranks: sum(x before) = total + sum(x after).
 
-    With a marker that lends, elements that are likely to leave may be with the marker
-    and not in `x`. Whoever looks at `x` in another way than a `Ledger` does (selecting
-    with the marker, or adding to what is yet to be selected) calls `state.reclaim(x)`
-    first. On return nothing is lent.
+    Collectives on lists use `x` through a `Ledger`; others use the tensor `x.whole()`.
     """
 
     @property
@@ -99,12 +81,8 @@ class Collective(Protocol):
 
     def init(self, layout: Layout) -> State: ...
 
-    def marker(self, state: State) -> Marker | None:
-        """Where candidates are to be marked while the gradient is accumulated."""
-        ...
-
     def all_reduce_(
-        self, x: Tensor, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, state: State, out: Room
     ) -> Total: ...
 
     def direct(self, state: State, step: int) -> bool:
@@ -166,10 +144,7 @@ class Selecting(Steady):
         return None
 
     def init(self, layout: Layout) -> State:
-        return State(Marker((Block.whole(layout.size),), lending=True))
-
-    def marker(self, state: State) -> Marker | None:
-        return state.marker
+        return State()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +169,6 @@ class Complete(Steady):
 
     def init(self, layout: Layout) -> State:
         return State()
-
-    def marker(self, state: State) -> Marker | None:
-        return None
 
 
 def check_density(density: float) -> None:

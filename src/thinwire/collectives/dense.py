@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives.collective import Complete, Grade, Room, State
@@ -20,10 +21,9 @@ class Dense(Complete):
         return Grade.ROUNDING
 
     def all_reduce_(
-        self, x: Tensor, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, state: State, out: Room
     ) -> Tensor:
-        state.reclaim(x)
-        total = out().copy_(x)
+        total = out().copy_(x.whole())
         channel.all_reduce_((total, Op.SUM))
         x.zero_()
         return total

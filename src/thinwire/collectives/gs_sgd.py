@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives.collective import (
@@ -30,7 +31,7 @@ from thinwire.collectives.tree import tree_sum_, tree_sum_cost
 from thinwire.cost import Cost, Link, ring_all_reduce
 from thinwire.errors import ConfigError
 from thinwire.groups import Op
-from thinwire.kernels import Estimate, Hashes, Marker
+from thinwire.kernels import Estimate, Hashes
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector, keep_count
 
@@ -103,30 +104,26 @@ class GsSGD(Selecting):
     def init(self, layout: Layout) -> State:
         return State()
 
-    def marker(self, state: State) -> Marker | None:
-        # Selection is among estimates, not among what is accumulated.
-        return None
-
     def all_reduce_(
-        self, x: Tensor, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, state: State, out: Room
     ) -> SparseVector:
-        state.reclaim(x)
-        size = x.numel()
+        size, vector = x.size, x.whole()
         if size == 0:
-            return SparseVector(*kernels.select(x, 0), 0)
+            return SparseVector(*kernels.select(vector, 0), 0)
         hashes = self.hashes_for(size, channel)
-        table = kernels.encode_sketch(x, hashes)
+        table = kernels.encode_sketch(vector, hashes)
         self._sum_(table, channel)
         delivered = self._largest_estimates(table, hashes, out())
         if self.rounds != 1:
             indices = delivered.indices
             if self.recover == "heavymix":
                 indices = heavy_and_random(delivered, table, hashes)
-            values = kernels.gather(x, indices)
+            values = kernels.gather(vector, indices)
             self._sum_(values, channel)
             exact = SparseVector(indices, values, size)
             delivered, _ = exact.split(keep_count(size, self.density))
-        kernels.scatter_(x, delivered.indices, torch.zeros_like(delivered.values))
+        rest = torch.zeros_like(delivered.values)
+        kernels.scatter_(vector, delivered.indices, rest)
         return delivered
 
     def hashes_for(self, size: int, channel: Channel) -> Hashes:

@@ -10,9 +10,8 @@ on another; here whoever drops keeps.
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from torch import Tensor
-
 from thinwire import schedules
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives import doubling
@@ -46,10 +45,10 @@ class GTopK(Selecting):
             )
 
     def all_reduce_(
-        self, x: Tensor, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, state: State, out: Room
     ) -> SparseVector:
-        ledger = Ledger.whole(x, channel, state)
-        k = keep_count(x.numel(), self.density)
+        ledger = Ledger.whole(x, channel)
+        k = keep_count(x.size, self.density)
         if channel.size == 1:
             return ledger.take(k)
         reduce = {"butterfly": _butterfly, "tree": _tree, "naive": _naive}
@@ -79,7 +78,7 @@ def _butterfly(ledger: Ledger, k: int) -> SparseVector:
         (theirs,) = run.exchange()
         first = ledger.seal(ledger.merge(mine, theirs.vector, k))
     else:
-        first = ledger.emit(k)
+        first = ledger.select_and_seal(k)
     if not swaps:  # a guest
         run.exchange([first])
         (final,) = run.exchange()
@@ -114,8 +113,8 @@ def _tree(ledger: Ledger, k: int) -> SparseVector:
 
 def _naive(ledger: Ledger, k: int) -> SparseVector:
     channel = ledger.channel
-    gathered = channel.all_gather(ledger.emit(k), expect=ledger.slot(k))
+    gathered = channel.all_gather(ledger.select_and_seal(k), expect=ledger.slot(k))
     total = sum_of([each.vector for each in gathered])
     kept, dropped = total.split(k)
-    ledger.keep(dropped, Holders(channel.size, channel.rank))
+    ledger.return_to_residual(dropped, Holders(channel.size, channel.rank))
     return kept

@@ -1,7 +1,8 @@
-"""Ledger: what leaves a block of `x`, and what comes back to it.
+"""Ledger: what leaves a block of an accumulator, and what returns to it.
 
-The rules of the law that every collective on lists needs, in one place. What is sent is
-subtracted as the peers will decode it; what several ranks hold alike is kept once.
+Every collective on lists keeps the conservation law through a ledger. An entry that is
+sent is subtracted as the peers will decode it. An entry that several ranks hold and
+none delivers is returned to the residual once.
 """
 
 from collections.abc import Sequence
@@ -11,19 +12,19 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel, Sealed, Slot
-from thinwire.collectives.collective import State
-from thinwire.kernels import Block, Marker
+from thinwire.kernels import Block
 from thinwire.sparse import SparseVector
 
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """How many ranks hold the same list, and which of them this rank is.
+    """How many ranks hold the same list, and this rank's number among them.
 
-    What they drop or round off is divided among them if they are a power of two, which
-    adds up again exactly. Else each keeps, whole, the entries whose index is its
-    number: thirds and fifths do not add up in float32.
+    What they drop or round off is divided among them if they are a power of two: the
+    shares then add up exactly. Otherwise each entry is returned whole by one of them,
+    chosen by the remainder of its index: thirds do not add up exactly in float32.
     """
 
     count: int = 1
@@ -35,90 +36,85 @@ ALONE = Holders()
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """One block of `x` in one reduction; indices of its lists count in the block.
+    """One block of an accumulator in one reduction; indices count in the block.
 
-    A block is received into, then taken from, then given back what was not delivered,
-    in this order: until it is taken from, some of it may be with the marker.
+    A reduction first adds peers' entries to the block (`receive`), then takes entries
+    from it, then returns those that were not delivered.
     """
 
-    x: Tensor
+    x: Accumulator
     channel: Channel
-    marker: Marker
-    number: int = 0
+    number: int
+    block: Block
 
     @classmethod
-    def whole(cls, x: Tensor, channel: Channel, state: State) -> "Ledger":
+    def whole(cls, x: Accumulator, channel: Channel) -> "Ledger":
         """The vector as one block."""
-        return cls(x, channel, state.marker_of(x, (Block.whole(x.numel()),)))
+        (ledger,) = cls.each(x, channel, (Block.whole(x.size),))
+        return ledger
 
-    @property
-    def block(self) -> Block:
-        """Where the block lies in the vector."""
-        return self.marker.blocks[self.number]
+    @classmethod
+    def each(
+        cls, x: Accumulator, channel: Channel, blocks: tuple[Block, ...]
+    ) -> "list[Ledger]":
+        """A ledger for each of the blocks that the vector is cut into."""
+        x.set_blocks(blocks)
+        return [cls(x, channel, *each) for each in enumerate(blocks)]
 
     @property
     def rounding(self) -> torch.dtype | None:
-        """What becomes of values of the block on their way, if just that."""
+        """The dtype to which the codec rounds values; None if it does anything else."""
         return self.channel.rounding(self.block.length)
 
     def slot(self, k: int, turn: int = 0) -> Slot:
-        """What a receiver expects of `k` entries of this block, sealed in `turn`."""
+        """The description of a packet with `k` entries, sealed in `turn`."""
         return Slot(self.block.length, k, self._part(turn))
 
     def take(self, k: int) -> SparseVector:
         """The `k` largest entries, removed."""
-        (taken,) = kernels.take_each(
-            self.x, [k], marker=self.marker, numbers=[self.number]
-        )
+        (taken,) = self.x.take([k], [self.number])
         return SparseVector(*taken, self.block.length)
 
-    def emit(self, k: int, turn: int = 0) -> Sealed:
-        """The `k` largest entries, sealed, and removed as far as peers get them."""
-        (sealed,) = emit_each([self], [k], turn)
+    def select_and_seal(self, k: int, turn: int = 0) -> Sealed:
+        """Seal the `k` largest entries, and subtract the values that peers decode."""
+        (sealed,) = select_and_seal_each([self], [k], turn)
         return sealed
 
-    def dispatch(self, selected: SparseVector, turn: int) -> Sealed:
-        """Seal entries that are still there; what peers get of them is removed."""
+    def send_selected(self, selected: SparseVector, turn: int) -> Sealed:
+        """Seal entries that the block still holds; subtract what peers decode."""
         part = self._part(turn)
         sealed = self.channel.seal(selected, source=self._source, part=part)
-        sent, block = sealed.vector, self.block
-        if sent.indices is selected.indices:
-            held = (selected.values, sent.values)
-            kernels.leave_at_(self.x, sent.indices, *held, block=block)
-        else:
-            kernels.subtract_at_(self.x, sent.indices, sent.values, block=block)
+        sent = sealed.vector
+        held = selected.values if sent.indices is selected.indices else None
+        self.x.subtract_(sent.indices, sent.values, self.number, held=held)
         return sealed
 
-    def seal_rounded(self, taken: SparseVector, turn: int) -> Sealed:
-        """Seal entries of which just that was removed which peers will get."""
+    def seal_prerounded(self, taken: SparseVector, turn: int) -> Sealed:
+        """Seal entries from which the values that peers decode were already removed."""
         return self.channel.seal(taken, part=self._part(turn))
 
     def seal(
         self, taken: SparseVector, *, holders: Holders = ALONE, turn: int = 0
     ) -> Sealed:
-        """Seal a list that was taken out; what its packet does not say comes back."""
+        """Seal a list that was taken; return what its packet loses to the residual."""
         source = self._source if holders.count == 1 else None
         sealed = self.channel.seal(taken, source=source, part=self._part(turn))
-        told = sealed.vector
-        if told.indices is not taken.indices:
-            self.keep(taken.subtract(told), holders)
+        sent = sealed.vector
+        if sent.indices is not taken.indices:
+            self.return_to_residual(taken.subtract(sent), holders)
         elif self.rounding != torch.float32:
-            self._keep(taken, holders, told.values)
+            self._return(taken, holders, sent.values)
         return sealed
 
-    def keep(self, vector: SparseVector, holders: Holders = ALONE) -> None:
-        """Put entries back that this rank, or several alike, could not deliver."""
-        self._keep(vector, holders)
+    def return_to_residual(
+        self, vector: SparseVector, holders: Holders = ALONE
+    ) -> None:
+        """Add entries that the holders did not deliver: this rank's share of them."""
+        self._return(vector, holders)
 
     def receive(self, vector: SparseVector) -> None:
-        """Add a peer's entries before the block is selected from."""
-        kernels.add_at_(
-            self.x,
-            vector.indices,
-            vector.values,
-            marker=self.marker,
-            number=self.number,
-        )
+        """Add a peer's entries before the block is taken from."""
+        self.x.add_(vector.indices, vector.values, self.number)
 
     def merge(
         self,
@@ -127,26 +123,22 @@ class Ledger:
         k: int,
         holders: Holders = ALONE,
     ) -> SparseVector:
-        """The `k` largest entries of a sum; the holders of the sum keep the others."""
+        """The `k` largest entries of a sum; its holders return the others."""
         if max(low.nnz, high.nnz) < k:
             kept, dropped = low.add(high).split(k)
-            self.keep(dropped, holders)
+            self.return_to_residual(dropped, holders)
             return kept.filled(k)
         pair = (low.indices, low.values), (high.indices, high.values)
         most, rest = kernels.merge_split(*pair, k)
-        self.keep(SparseVector(*rest, low.size), holders)
+        self.return_to_residual(SparseVector(*rest, low.size), holders)
         return SparseVector(*most, low.size)
 
-    def _keep(
-        self, vector: SparseVector, holders: Holders, told: Tensor | None = None
+    def _return(
+        self, vector: SparseVector, holders: Holders, sent: Tensor | None = None
     ) -> None:
-        kernels.keep_at_(
-            self.x,
-            vector.indices,
-            vector.values,
-            told=told,
-            holders=(holders.count, holders.number),
-            block=self.block,
+        each = (holders.count, holders.number)
+        self.x.return_(
+            vector.indices, vector.values, self.number, sent=sent, holders=each
         )
 
     def _part(self, turn: int) -> int:
@@ -154,26 +146,22 @@ class Ledger:
         return (turn << 32) + self.number
 
     def _source(self, indices: Tensor) -> Tensor:
-        return kernels.gather(self.x, indices, block=self.block)
+        return self.x.gather(indices, self.number)
 
 
-def emit_each(
+def select_and_seal_each(
     ledgers: Sequence[Ledger], counts: Sequence[int], turn: int = 0
 ) -> list[Sealed]:
-    """The largest entries of several blocks, selected at once, sealed one by one."""
-    x, marker = ledgers[0].x, ledgers[0].marker
-    numbers = [ledger.number for ledger in ledgers]
+    """`select_and_seal` for several blocks of one accumulator, selected together."""
+    x, numbers = ledgers[0].x, [ledger.number for ledger in ledgers]
     rounding, *others = {ledger.rounding for ledger in ledgers}
     if rounding is None or others:
-        lists = kernels.select_each(x, counts, marker=marker, numbers=numbers)
-    else:
-        # It is known what peers will be told: that leaves as it is selected.
-        lists = kernels.take_each(
-            x, counts, marker=marker, numbers=numbers, rounding=rounding
-        )
+        lists = x.select(counts, numbers)
+    else:  # the decoded values are known before encoding: remove them at once
+        lists = x.take(counts, numbers, rounding)
     sealed = []
     for ledger, each in zip(ledgers, lists, strict=True):
-        vector = SparseVector(*each, ledger.block.length)
-        apart = rounding is None or others
-        sealed.append((ledger.dispatch if apart else ledger.seal_rounded)(vector, turn))
+        vector, apart = SparseVector(*each, ledger.block.length), rounding is None
+        seal = ledger.send_selected if apart or others else ledger.seal_prerounded
+        sealed.append(seal(vector, turn))
     return sealed

@@ -14,9 +14,8 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Literal, get_args
 
-from torch import Tensor
-
 from thinwire import schedules
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel, Run, Sealed, Slot
 from thinwire.codecs import Codec, Split
 from thinwire.collectives import doubling
@@ -90,13 +89,12 @@ class SparDL(Selecting):
         return State()
 
     def all_reduce_(
-        self, x: Tensor, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, state: State, out: Room
     ) -> SparseVector:
-        teams = self.teams_for(x.numel(), channel.size, channel.codec)
+        teams = self.teams_for(x.size, channel.size, channel.codec)
         team = Team.of(channel.rank, channel.size, teams)
-        blocks = _blocks(x.numel(), team.size, self.partition)
-        marker = state.marker_of(x, blocks)
-        ledgers = [Ledger(x, channel, marker, b) for b in range(team.size)]
+        blocks = _blocks(x.size, team.size, self.partition)
+        ledgers = Ledger.each(x, channel, blocks)
         budgets = [keep_count(block.length, self.density) for block in blocks]
 
         scatter = schedules.halving(team.position, team.members)
@@ -229,8 +227,12 @@ class _Between:
         """The owners' common list; sealed if it goes on to the rest of the team."""
         ledger, alone = self.ledger, self.team.size == 1
         if self.team.count == 1:
-            return ledger.take(self.k) if alone else ledger.emit(self.k, turn=_FINAL)
-        first = ledger.emit(self.entries, self.turn)
+            return (
+                ledger.take(self.k)
+                if alone
+                else ledger.select_and_seal(self.k, turn=_FINAL)
+            )
+        first = ledger.select_and_seal(self.entries, self.turn)
         if self.state is None:
             agreed = doubling.agree(run, ledger, first, k=self.k, steps=self.steps)
         else:
@@ -251,7 +253,7 @@ class _Between:
         own = {f"{name}@{team.position}": n for name, n in asdict(after).items()}
         state.saved.update(own, teams=team.count)
         kept, dropped = total.split(self.k)
-        self.ledger.keep(dropped, self._owners)
+        self.ledger.return_to_residual(dropped, self._owners)
         return kept.filled(self.k)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thinwire.channel import Run, Sealed
-from thinwire.collectives.ledger import Ledger, emit_each
+from thinwire.collectives.ledger import Ledger, select_and_seal_each
 from thinwire.schedules import Step
 
 
@@ -52,7 +52,7 @@ def reduce_scatter(
     """
     for step in steps:
         leaving = [ledgers[b] for b in step.sends]
-        bag = emit_each(leaving, [budgets[b] for b in step.sends], step.turn)
+        bag = select_and_seal_each(leaving, [budgets[b] for b in step.sends], step.turn)
         for b, sealed in zip(step.receives, run.exchange(bag), strict=True):
             ledgers[b].receive(sealed.vector)
 

@@ -7,8 +7,7 @@ The exponential ramp of the density is Deep Gradient Compression's (Lin et al., 
 from dataclasses import dataclass, replace
 from typing import Self
 
-from torch import Tensor
-
+from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives.collective import (
@@ -22,7 +21,6 @@ from thinwire.collectives.collective import (
 from thinwire.collectives.dense import Dense
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError
-from thinwire.kernels import Marker
 from thinwire.layout import Layout
 
 
@@ -90,11 +88,8 @@ class Warmup:
     def init(self, layout: Layout) -> State:
         return self.then.init(layout)
 
-    def marker(self, state: State) -> Marker | None:
-        return self.then.marker(state)
-
     def all_reduce_(
-        self, x: Tensor, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, state: State, out: Room
     ) -> Total:
         return self.at(channel.step).all_reduce_(x, channel, state, out)
 

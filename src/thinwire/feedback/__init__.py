@@ -1,8 +1,8 @@
 """What a rank remembers between steps."""
 
-from thinwire.feedback.feedback import Feedback, Memory
+from thinwire.feedback.feedback import Feedback, FeedbackState
 from thinwire.feedback.momentum import Momentum
 from thinwire.feedback.none import Forget
 from thinwire.feedback.residual import Residual
 
-__all__ = ["Feedback", "Forget", "Memory", "Momentum", "Residual"]
+__all__ = ["Feedback", "FeedbackState", "Forget", "Momentum", "Residual"]

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
+from thinwire.accumulator import Accumulator
 from thinwire.errors import ConfigError
-from thinwire.feedback.feedback import Memory, accumulate_pieces_
-from thinwire.kernels import Marker
+from thinwire.feedback.feedback import FeedbackState, accumulate_pieces_
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector
 
@@ -46,31 +46,24 @@ class Momentum:
                 "example 0.9"
             )
 
-    def init(self, layout: Layout, device: torch.device) -> Memory:
-        x, velocity = (kernels.zeros(layout.size, device) for _ in range(2))
-        return Memory(x, saved={"residual": x, "momentum": velocity})
+    def init(self, layout: Layout, device: torch.device) -> FeedbackState:
+        x, velocity = (Accumulator(layout.size, device) for _ in range(2))
+        return FeedbackState(x, saved={"residual": x, "momentum": velocity})
 
     def accumulate(
-        self,
-        grad: Sequence[Tensor],
-        memory: Memory,
-        marker: Marker | None = None,
-        *,
-        scale: float = 1.0,
-    ) -> Tensor:
-        x, velocity = memory.x, memory.saved["momentum"]
-        keep = scale / memory.scale
-        accumulate_pieces_(velocity, grad, None, keep=self.momentum * keep)
-        for start in range(0, x.numel(), PIECE):
-            # A copy, because it will be consumed, as a gradient is.
-            piece = velocity[start : start + PIECE].clone()
-            kernels.accumulate_(x, piece, offset=start, scale=keep, marker=marker)
-        memory.scale = scale
-        return x
+        self, grad: Sequence[Tensor], state: FeedbackState, *, scale: float = 1.0
+    ) -> None:
+        velocity = state.saved["momentum"]
+        keep = scale / state.scale
+        accumulate_pieces_(velocity, grad, keep=self.momentum * keep)
+        # Copies, because an accumulator zeroes what it adds.
+        pieces = (piece.clone() for piece in torch.split(velocity.whole(), PIECE))
+        accumulate_pieces_(state.x, pieces, keep=keep)
+        state.scale = scale
 
-    def settle(self, total: SparseVector | Tensor, memory: Memory) -> None:
+    def settle(self, total: SparseVector | Tensor, state: FeedbackState) -> None:
         if isinstance(total, SparseVector):
             # An entry of zero fills a list up: nothing was delivered there.
             delivered = total.indices[total.values != 0]
             rest = torch.zeros(len(delivered), device=delivered.device)
-            kernels.scatter_(memory.saved["momentum"], delivered, rest)
+            kernels.scatter_(state.saved["momentum"].whole(), delivered, rest)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinwire.feedback.feedback import Memory, accumulate_pieces_
-from thinwire.kernels import Marker, zeros
+from thinwire.accumulator import Accumulator
+from thinwire.feedback.feedback import FeedbackState, accumulate_pieces_
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector
 
@@ -16,21 +16,15 @@ from thinwire.sparse import SparseVector
 class Forget:
     """`x` is scratch space, overwritten by every gradient."""
 
-    def init(self, layout: Layout, device: torch.device) -> Memory:
-        return Memory(zeros(layout.size, device))
+    def init(self, layout: Layout, device: torch.device) -> FeedbackState:
+        return FeedbackState(Accumulator(layout.size, device))
 
     def accumulate(
-        self,
-        grad: Sequence[Tensor],
-        memory: Memory,
-        marker: Marker | None = None,
-        *,
-        scale: float = 1.0,
-    ) -> Tensor:
-        memory.x.zero_()  # a product with zero would keep what is not finite
-        accumulate_pieces_(memory.x, grad, marker, keep=1.0)
-        memory.scale = scale
-        return memory.x
+        self, grad: Sequence[Tensor], state: FeedbackState, *, scale: float = 1.0
+    ) -> None:
+        state.x.zero_()  # a product with zero would keep what is not finite
+        accumulate_pieces_(state.x, grad, keep=1.0)
+        state.scale = scale
 
-    def settle(self, total: SparseVector | Tensor, memory: Memory) -> None:
+    def settle(self, total: SparseVector | Tensor, state: FeedbackState) -> None:
         return None

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinwire.feedback.feedback import Memory, accumulate_pieces_
-from thinwire.kernels import Marker, zeros
+from thinwire.accumulator import Accumulator
+from thinwire.feedback.feedback import FeedbackState, accumulate_pieces_
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector
 
@@ -20,21 +20,15 @@ from thinwire.sparse import SparseVector
 class Residual:
     """`x` is the residual: a collective leaves in it what it did not deliver."""
 
-    def init(self, layout: Layout, device: torch.device) -> Memory:
-        x = zeros(layout.size, device)
-        return Memory(x, saved={"residual": x})
+    def init(self, layout: Layout, device: torch.device) -> FeedbackState:
+        x = Accumulator(layout.size, device)
+        return FeedbackState(x, saved={"residual": x})
 
     def accumulate(
-        self,
-        grad: Sequence[Tensor],
-        memory: Memory,
-        marker: Marker | None = None,
-        *,
-        scale: float = 1.0,
-    ) -> Tensor:
-        accumulate_pieces_(memory.x, grad, marker, keep=scale / memory.scale)
-        memory.scale = scale
-        return memory.x
+        self, grad: Sequence[Tensor], state: FeedbackState, *, scale: float = 1.0
+    ) -> None:
+        accumulate_pieces_(state.x, grad, keep=scale / state.scale)
+        state.scale = scale
 
-    def settle(self, total: SparseVector | Tensor, memory: Memory) -> None:
+    def settle(self, total: SparseVector | Tensor, state: FeedbackState) -> None:
         return None

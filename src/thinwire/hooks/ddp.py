@@ -352,7 +352,7 @@ class State:
             arrival.future.set_result(buffer)
 
     def _deliver_all(self, unit: UnitState) -> None:
-        x = unit.memory.x
+        x = unit.memory.x.whole()
         self._group.all_reduce_((x, Op.SUM))
         x.div_(self._group.size)
         unit.memory.rescale_(
@@ -369,7 +369,8 @@ class State:
                 parameter.grad.add_(mean)
             mean.zero_()
         for vector in unit.memory.saved.values():
-            if vector is not x:  # it differs between ranks, and is owed to nobody
+            # It differs between ranks, and is owed to nobody.
+            if vector is not unit.memory.x:
                 vector.zero_()
 
     def _timed(self, reducer: Pipeline) -> Pipeline:

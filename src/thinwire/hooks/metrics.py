@@ -86,7 +86,7 @@ def _choices(units: Units) -> dict[str, float]:
 
 def _residual_norm(units: Units) -> float:
     squares = [
-        torch.linalg.vector_norm(state.memory.x).item() ** 2
+        torch.linalg.vector_norm(state.memory.x.whole()).item() ** 2
         for state in (units.states if units.remember else ())
         if state.memory.saved
     ]

@@ -130,7 +130,7 @@ class Units:
         found: dict[str, dict[str, torch.Tensor]] = {}
         for state in self._states or []:
             for kind, vector in state.memory.saved.items():
-                found.setdefault(kind, {}).update(state.layout.views(vector))
+                found.setdefault(kind, {}).update(state.layout.views(vector.whole()))
         return found
 
     def _init(self, layout: Layout) -> UnitState:
@@ -144,7 +144,7 @@ class Units:
         for state in states:
             state.memory.scale, state.step = old[0].memory.scale, old[0].step
             for kind, vector in state.memory.saved.items():
-                for name, view in state.layout.views(vector).items():
+                for name, view in state.layout.views(vector.whole()).items():
                     view.copy_(held[kind][name])
         return states
 

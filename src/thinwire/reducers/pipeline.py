@@ -1,7 +1,7 @@
 """A gradient in, its average out: a guard and four statements, the last its user's."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -17,7 +17,7 @@ from thinwire.collectives import Collective, Room, Total
 from thinwire.collectives import State as CollectiveState
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError, WireError
-from thinwire.feedback import Feedback, Forget, Memory, Residual
+from thinwire.feedback import Feedback, FeedbackState, Forget, Residual
 from thinwire.groups import Group, Op
 from thinwire.layout import DTYPES, Layout
 from thinwire.reducers import guard
@@ -34,7 +34,7 @@ class State:
     """
 
     layout: Layout
-    memory: Memory
+    memory: FeedbackState
     collective: CollectiveState
     step: int = 0
     room: Tensor | None = None
@@ -122,13 +122,13 @@ class Pipeline:
                 self.spoil_(grad)
                 return None
         asleep = () if verdict is None or not per_name else _asleep(verdict, state)
-        if state.doubts is None and state.memory.x.is_cuda:
-            state.doubts = kernels.Doubts(group.size, state.memory.x.device)
+        x = state.memory.x
+        if state.doubts is None and x.device.type == "cuda":
+            state.doubts = kernels.Doubts(group.size, x.device)
         channel = Channel(group, self.codec, state.step, self.seed, state.doubts)
         with _hidden(state.memory, asleep, scale):
-            marker = self.collective.marker(state.collective)
-            x = self.feedback.accumulate(grad, state.memory, marker, scale=scale)
-            total = self._deliver(x, channel, state, lambda: _room(grad, state))
+            self.feedback.accumulate(grad, state.memory, scale=scale)
+            total = self._deliver(channel, state, lambda: _room(grad, state))
         if state.doubts is not None:
             state.doubts.note()
         whole = self.collective.direct(state.collective, state.step)
@@ -185,10 +185,11 @@ class Pipeline:
         """Undo a delivery that no rank will apply: every rank remembers the mean."""
         state.collective.saved.clear()
         state.collective.saved.update(state.undo)
+        x = state.memory.x.whole()
         if isinstance(mean, SparseVector):
-            kernels.add_at_(state.memory.x, mean.indices, mean.values)
+            kernels.add_at_(x, mean.indices, mean.values)
         else:
-            state.memory.x.add_(mean)
+            x.add_(mean)
         state.owes = True
         state.step -= 1
 
@@ -204,15 +205,9 @@ class Pipeline:
             return total
         return total + guard.cost(1, len(self._claims(1.0)), ranks)
 
-    def _deliver(self, x: Tensor, channel: Channel, state: State, out: Room) -> Total:
-        state.undo = dict(state.collective.saved)
-        try:
-            return self.collective.all_reduce_(x, channel, state.collective, out)
-        except Exception:
-            # What was not sent is not lost; the first error is the one to be seen.
-            with suppress(RuntimeError):
-                state.collective.reclaim(x)
-            raise
+    def _deliver(self, channel: Channel, state: State, out: Room) -> Total:
+        x, state.undo = state.memory.x, dict(state.collective.saved)
+        return self.collective.all_reduce_(x, channel, state.collective, out)
 
     def _start(
         self, group: Group, state: State, *, scale: float = 1.0, segments: int = 1
@@ -225,7 +220,7 @@ class Pipeline:
         return group.now()
 
     def _finish(self, start: float, channel: Channel, state: State) -> None:
-        if self.curious(state) and state.memory.x.is_cuda:
+        if self.curious(state) and state.memory.x.device.type == "cuda":
             torch.cuda.current_stream().synchronize()
         seconds = channel.group.now() - start
         self.collective.learn(seconds, channel, state.collective)
@@ -308,27 +303,25 @@ def _room(grad: Sequence[Tensor], state: State) -> Tensor:
     if len(grad) == 1 and grad[0].dtype == torch.float32 and grad[0].is_contiguous():
         return grad[0]
     if state.room is None:
-        state.room = torch.empty_like(state.memory.x)
+        state.room = torch.empty(state.memory.x.size, device=state.memory.x.device)
     return state.room
 
 
 @contextmanager
 def _hidden(
-    memory: Memory, ranges: Sequence[tuple[int, int]], scale: float
+    memory: FeedbackState, ranges: Sequence[tuple[int, int]], scale: float
 ) -> Iterator[None]:
     """Take ranges out of what is remembered for a step to the loss scale `scale`.
 
     Zeros that a gradient of zeros is added to are neither selected nor changed.
     """
     keep = scale / memory.scale
-    views = [
-        vector[low:high] for vector in memory.saved.values() for low, high in ranges
-    ]
-    stash = [view.clone() for view in views]
-    for view in views:
-        view.zero_()
+    hidden = [(v, slice(*each)) for v in memory.saved.values() for each in ranges]
+    stash = [vector.whole()[part].clone() for vector, part in hidden]
+    for vector, part in hidden:
+        vector.whole()[part] = 0.0
     try:
         yield
     finally:
-        for view, kept in zip(views, stash, strict=True):
-            view.add_(kept.mul_(keep))
+        for (vector, part), kept in zip(hidden, stash, strict=True):
+            vector.whole()[part] += kept.mul_(keep)

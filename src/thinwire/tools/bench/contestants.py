@@ -189,7 +189,7 @@ class Ours:
         return self._group.traffic.cost
 
     def owed(self) -> Tensor:
-        return self._state.memory.x
+        return self._state.memory.x.whole()
 
     def forget(self) -> None:
         self._state = self._pipeline.init(self._layout)
