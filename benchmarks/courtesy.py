@@ -5,7 +5,7 @@
 
 Median ms of the slowest rank with 10 and 90 % of the steps; the two ways take turns of
 15 steps, of which the first is not counted. Verified: in the last step all ranks have
-the same mean. `thinwire.groups.courtesy` says what it is about; ranks that share cores
+the same mean. `thinwire.groups.gloo_scheduling` explains it; ranks that share cores
 show it.
 """
 
@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from exchanges import as_they_are
-from thinwire.groups import pace
+from thinwire.groups import round_timing
 from thinwire.groups.torch import TorchGroup
 from thinwire.tools.bench.machine import machine
 from thinwire.tools.plan import calibrate
@@ -50,7 +50,7 @@ class Lane:
         rank = self.group.rank
         self.grad.copy_(calibrate.gradient(self.size, rank, self.step))
         self.step += 1
-        return pace.slowest(self.group, partial(self.reduce, self.grad))
+        return round_timing.slowest(self.group, partial(self.reduce, self.grad))
 
     def verify(self) -> None:
         mine = torch.tensor([crc32(self.grad.numpy())]).view(torch.uint8)

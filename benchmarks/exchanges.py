@@ -23,7 +23,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from thinwire.groups import Op, courtesy
+from thinwire.groups import Op, gloo_scheduling
 from thinwire.groups.torch import TorchGroup
 from thinwire.tools.bench.machine import machine
 
@@ -79,7 +79,7 @@ def computing(threads: int) -> Iterator[None]:
 
 def as_they_are() -> AbstractContextManager[object]:
     """Gloo's threads are not kept back."""
-    return patch.object(courtesy, "kept_back", lambda _: nullcontext())
+    return patch.object(gloo_scheduling, "kept_back", lambda _: nullcontext())
 
 
 def tell(way: tuple[bool, bool], times: list[tuple[float, float]]) -> None:

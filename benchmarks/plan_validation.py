@@ -35,7 +35,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.cost import Link, Rounds
-from thinwire.groups import Op, pace
+from thinwire.groups import Op, round_timing
 from thinwire.groups.torch import TorchGroup
 from thinwire.layout import Layout
 from thinwire.quantities import parse_rate
@@ -116,7 +116,7 @@ def work(rate: str, todo: list[tuple[str, int]]) -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     group = TorchGroup.own()
-    rounds = pace.measure(group)
+    rounds = round_timing.measure(group)
     if group.rank == 0:
         found = {"rounds": asdict(rounds), "rate": rate, "ranks": group.size}
         print(json.dumps(found), flush=True)

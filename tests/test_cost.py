@@ -5,7 +5,7 @@ import pytest
 from thinwire.codecs import Split
 from thinwire.collectives import GTopK
 from thinwire.collectives.tree import tree_sum_cost
-from thinwire.cost import Cost, Link, direct_all_gather, ring_all_reduce, spread
+from thinwire.cost import Cost, Link, direct_all_gather, max_reduce, ring_all_reduce
 
 
 def test_costs_add_up():
@@ -33,7 +33,7 @@ def test_a_ring_sends_all_but_one_chunk_twice(nbytes, ranks, cost):
     [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (1024, 10)],
 )
 def test_a_maximum_reaches_twice_as_many_ranks_with_each_round(ranks, rounds):
-    assert spread(40, ranks) == Cost(rounds, 40 * rounds)
+    assert max_reduce(40, ranks) == Cost(rounds, 40 * rounds)
 
 
 @pytest.mark.parametrize(

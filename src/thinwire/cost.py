@@ -75,10 +75,10 @@ def ring_all_reduce(nbytes: int, ranks: int) -> Cost:
     return Cost(2 * (ranks - 1), -(-2 * nbytes * (ranks - 1) // ranks))
 
 
-def spread(nbytes: int, ranks: int) -> Cost:
+def max_reduce(nbytes: int, ranks: int) -> Cost:
     """A maximum by dissemination: all of it, to one peer after the other.
 
-    >>> spread(24, 8), spread(24, 5)
+    >>> max_reduce(24, 8), max_reduce(24, 5)
     (Cost(rounds=3, nbytes=72), Cost(rounds=3, nbytes=72))
     """
     rounds = (ranks - 1).bit_length()
@@ -97,7 +97,7 @@ def direct_all_gather(nbytes: int, ranks: int) -> Cost:
 def at_once(*costs: Cost) -> Cost:
     """What is in flight together shares the rounds, and nobody waits for a part.
 
-    >>> at_once(ring_all_reduce(4000, 4), spread(16, 4))
+    >>> at_once(ring_all_reduce(4000, 4), max_reduce(16, 4))
     Cost(rounds=6, nbytes=6032)
     """
     rounds = max((cost.rounds for cost in costs), default=0)

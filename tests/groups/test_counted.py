@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from tests.groups.group_checks import CHECKS, body_of
-from thinwire.cost import Cost, Link, direct_all_gather, ring_all_reduce, spread
+from thinwire.cost import Cost, Link, direct_all_gather, max_reduce, ring_all_reduce
 from thinwire.groups import Counted, Op, Traffic, simulate
 
 SIZES = (1, 2, 3, 4, 7)
@@ -91,7 +91,7 @@ def test_all_reduce_shares_its_rounds(size):
     def reduce(group):
         group.all_reduce_((torch.zeros(101), Op.SUM), (torch.zeros(1), Op.MAX))
 
-    large, small = ring_all_reduce(404, size), spread(4, size)
+    large, small = ring_all_reduce(404, size), max_reduce(4, size)
     card = Cost(large.rounds, large.nbytes + small.nbytes)
     assert [traffic.cost for traffic in counted(size, reduce)] == [card] * size
 
@@ -102,7 +102,7 @@ def test_a_maximum_alone_takes_the_fewest_rounds(size):
         group.all_reduce_((torch.zeros(5), Op.MAX))
 
     assert [traffic.cost for traffic in counted(size, reduce)] == [
-        spread(20, size)
+        max_reduce(20, size)
     ] * size
 
 

@@ -18,7 +18,7 @@ from tests.laws.cases import (
 )
 from thinwire.catalog import DEFAULT_CODEC
 from thinwire.collectives import S2, Auto, Cheapest, Warmup, union
-from thinwire.cost import Cost, spread
+from thinwire.cost import Cost, max_reduce
 from thinwire.errors import ConfigError
 from thinwire.groups import Counted, simulate
 
@@ -46,7 +46,7 @@ def test_counted_equals_card(case):
     for ranks in usual_ranks(case, "integers"):
         counted = simulate(ranks, lambda g: count(g, case))
         busiest = Cost(max(r for r, _ in counted), max(n for _, n in counted))
-        note = spread(8, ranks) if told else Cost()
+        note = max_reduce(8, ranks) if told else Cost()
         assert busiest == collective.cost(case.size, ranks, codec) + note, ranks
 
 
@@ -75,7 +75,7 @@ def test_counted_follows_from_the_union_where_the_data_decides(case):
             return union.card(case.size, width, ranks, rows=rows, rider=rider)
         columns = collective.columns_for(case.size, None)
         stuck = rows if columns == 0 or collective.decode == "peel" else 0
-        asked = spread(16, ranks) if columns and stuck else Cost()
+        asked = max_reduce(16, ranks) if columns and stuck else Cost()
         given = {"columns": columns, "stuck": stuck}
         return collective.card(case.size, width, ranks, **given) + asked
 

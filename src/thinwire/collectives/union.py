@@ -14,7 +14,7 @@ from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives.by_rows import ByRows, Held
 from thinwire.collectives.collective import Grade, State
-from thinwire.cost import Cost, at_once, ring_all_reduce, spread
+from thinwire.cost import Cost, at_once, max_reduce, ring_all_reduce
 from thinwire.errors import WireError
 from thinwire.groups import Op
 from thinwire.rows import Rows
@@ -77,5 +77,5 @@ def card(size: int, width: int, ranks: int, *, rows: int, rider: int = 0) -> Cos
         return Cost()
     count = -(-size // width)
     bitmap = ring_all_reduce(-(-count // 8), ranks)
-    first = at_once(bitmap, spread(rider, ranks))
+    first = at_once(bitmap, max_reduce(rider, ranks))
     return first + (ring_all_reduce(4 * rows * width, ranks) if rows else Cost())

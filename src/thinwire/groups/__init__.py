@@ -6,7 +6,7 @@
 from thinwire.groups.counted import Counted, Traffic
 from thinwire.groups.faulty import Fault, Faulty
 from thinwire.groups.group import Group, Op
-from thinwire.groups.simulated import SimulatedGroup, simulate
+from thinwire.groups.simulation.group import SimulatedGroup, simulate
 
 __all__ = [
     "Counted",

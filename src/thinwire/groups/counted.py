@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from thinwire.cost import Cost, at_once, ring_all_reduce, spread
-from thinwire.groups.contract import LENGTH_NBYTES
+from thinwire.cost import Cost, at_once, max_reduce, ring_all_reduce
+from thinwire.groups.checks import LENGTH_NBYTES
 from thinwire.groups.group import Group, Op
 
 
@@ -116,7 +116,9 @@ class Counted:
             self._group.all_reduce_(*parts)
         cost = at_once(
             *(
-                (spread if op is Op.MAX else ring_all_reduce)(tensor.nbytes, self.size)
+                (max_reduce if op is Op.MAX else ring_all_reduce)(
+                    tensor.nbytes, self.size
+                )
                 for tensor, op in parts
             )
         )

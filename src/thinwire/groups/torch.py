@@ -2,14 +2,14 @@
 
 Gathers and all-to-alls send each body straight to each peer, all at once, so that
 lengths may differ (Gloo's own refuse that). All-reduces are the library's; on Gloo a
-maximum takes fewer messages by dissemination (`spread.py`).
+maximum takes fewer messages by dissemination (`max_reduce.py`).
 
 On Gloo a dead or stuck peer makes every survivor raise a `PeerError` that names it,
 about a timeout after the failure at the latest. A rank that notices reports itself in
-the store and cuts all its connections: that wakes the others, who do the same, and the
-ranks that have not reported are the ones to blame (`inquest.py`). Found by trying on
-torch 2.13: `abort()` wakes nobody, while a receive that times out closes every
-connection of its process group, and posting a receive from a dead peer raises at once.
+the store and cuts all its connections: that wakes the others, which do the same, and
+the ranks that have not reported are the ones to blame (`failure_probe.py`). Found by
+trying on torch 2.13: `abort()` wakes nobody, while a receive that times out closes
+every connection of its process group, and a receive from a dead peer raises at once.
 
 On NCCL calls do not block the host, so a lost peer is found by its watchdog.
 """
@@ -32,11 +32,11 @@ from torch.distributed.distributed_c10d import (
 
 from thinwire import kernels
 from thinwire.errors import ConfigError, GroupError
-from thinwire.groups import contract, courtesy
+from thinwire.groups import checks, gloo_scheduling
 from thinwire.groups.expected import Expected
+from thinwire.groups.failure_probe import Failure, FailureProbe, diagnose
 from thinwire.groups.group import Op
-from thinwire.groups.inquest import Failure, Inquest, verdict
-from thinwire.groups.spread import Mail, spread_
+from thinwire.groups.max_reduce import Transfers, max_reduce_
 
 _LARGEST_NBYTES = 1 << 34  # a longer body is a garbled length, not a message
 _TAG = 0
@@ -76,7 +76,7 @@ class TorchGroup:
         self._size = self._process_group.size()
         self._deadline = 0.0
         self._failure: str | None = None
-        self._loops = () if self._native else courtesy.loops()
+        self._loops = () if self._native else gloo_scheduling.loops()
         # Receives that are under way.
         self._expected = Expected[tuple[Tensor, dist.Work]]()
         if self._native:
@@ -104,7 +104,7 @@ class TorchGroup:
         partial = len(ranks) < dist.get_world_size()
         if partial:
             _check_names(cls(group, timeout=timeout, device=device))
-        others = courtesy.loops()
+        others = gloo_scheduling.loops()
         made = dist.new_group(
             ranks,
             timeout=None if timeout is None else timedelta(seconds=timeout),
@@ -132,7 +132,7 @@ class TorchGroup:
         src: int | None,
         nbytes: int | None,
     ) -> Tensor | None:
-        contract.check_exchange(self, body, dst=dst, src=src, nbytes=nbytes)
+        checks.check_exchange(self, body, dst=dst, src=src, nbytes=nbytes)
         if body is not None and dst == self._rank:
             return body.clone()
         device = self._device if body is None else body.device
@@ -149,7 +149,7 @@ class TorchGroup:
         A sender who has not heard of a receive asks first, and its data wait for the
         answer: a message more, and two threads to be woken.
         """
-        contract.check_expected(self, bodies)
+        checks.check_expected(self, bodies)
         if self._native:
             return
         with self._calling("expect"):
@@ -158,19 +158,19 @@ class TorchGroup:
                 self._expected.add(src, room.numel(), (room, work))
 
     def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
-        contract.check_all_gather(self, body, nbytes)
+        checks.check_all_gather(self, body, nbytes)
         wired = self._to_wire(body)
         return self._direct([wired] * self._size, nbytes, body, call="all_gather")
 
     def all_to_all(
         self, bodies: Sequence[Tensor], *, nbytes: Sequence[int] | None
     ) -> list[Tensor]:
-        contract.check_all_to_all(self, bodies, nbytes)
+        checks.check_all_to_all(self, bodies, nbytes)
         wired = [self._to_wire(body) for body in bodies]
         return self._direct(wired, nbytes, bodies[self._rank], call="all_to_all")
 
     def all_reduce_(self, *parts: tuple[Tensor, Op]) -> None:
-        contract.check_all_reduce(parts)
+        checks.check_all_reduce(parts)
         if self._size == 1:
             return
         with self._calling("all_reduce_"):
@@ -180,7 +180,7 @@ class TorchGroup:
             if not self._native:
                 largest = [moved for moved, op in wired if op is Op.MAX]
                 places = self._rank, self._size
-                spread_(largest, *places, receive=self._receive, send=self._send)
+                max_reduce_(largest, *places, receive=self._receive, send=self._send)
             self._wait(works)
         for (moved, op), (tensor, _) in zip(wired, parts, strict=True):
             if self._native and op is Op.OR:
@@ -239,8 +239,8 @@ class TorchGroup:
         ]
 
     def _swap(
-        self, outgoing: Mail, sources: Sequence[int], lengths: Sequence[int] | None
-    ) -> Mail:
+        self, outgoing: Transfers, sources: Sequence[int], lengths: Sequence[int] | None
+    ) -> Transfers:
         if lengths is None:
             lengths = self._swap_lengths(outgoing, sources)
         if self._native:
@@ -248,7 +248,7 @@ class TorchGroup:
             self._transfer(outgoing, incoming)
             return incoming
         incoming, works = [], []
-        with courtesy.kept_back(self._loops):
+        with gloo_scheduling.kept_back(self._loops):
             for src, nbytes in zip(sources, lengths, strict=True):
                 room, under_way = self._next(src, nbytes)
                 incoming.append((src, room))
@@ -271,7 +271,7 @@ class TorchGroup:
         pin = self._device.type == "cuda" and not self._native
         return torch.empty(nbytes, dtype=torch.uint8, device=self._wire, pin_memory=pin)
 
-    def _swap_lengths(self, outgoing: Mail, sources: Sequence[int]) -> list[int]:
+    def _swap_lengths(self, outgoing: Transfers, sources: Sequence[int]) -> list[int]:
         ours = [
             (dst, torch.tensor([body.numel()], device=self._wire))
             for dst, body in outgoing
@@ -287,7 +287,7 @@ class TorchGroup:
                 raise GroupError(f"rank {src} announces a body of {length} bytes")
         return lengths
 
-    def _transfer(self, outgoing: Mail, incoming: Mail) -> None:
+    def _transfer(self, outgoing: Transfers, incoming: Transfers) -> None:
         """Send and receive all of these at once; empty ones do not travel."""
         if self._native:
             self._wait(self._batched(_full(outgoing), _full(incoming)))
@@ -296,26 +296,26 @@ class TorchGroup:
 
     # Without the wrappers of torch.distributed, which take longer than the sends.
 
-    def _receive(self, incoming: Mail) -> list[dist.Work]:
+    def _receive(self, incoming: Transfers) -> list[dist.Work]:
         """Start to receive, over Gloo."""
-        with courtesy.kept_back(self._loops):
+        with gloo_scheduling.kept_back(self._loops):
             return self._start_receiving(incoming)
 
-    def _send(self, outgoing: Mail, under_way: Sequence[dist.Work]) -> None:
+    def _send(self, outgoing: Transfers, under_way: Sequence[dist.Work]) -> None:
         """Send, over Gloo, and wait for that and for what is under way."""
-        with courtesy.kept_back(self._loops):
+        with gloo_scheduling.kept_back(self._loops):
             sent = self._start_sending(outgoing)
         self._wait([*under_way, *sent])
 
-    def _start_receiving(self, incoming: Mail) -> list[dist.Work]:
+    def _start_receiving(self, incoming: Transfers) -> list[dist.Work]:
         group = self._process_group
         return [group.recv([tensor], src, _TAG) for src, tensor in _full(incoming)]
 
-    def _start_sending(self, outgoing: Mail) -> list[dist.Work]:
+    def _start_sending(self, outgoing: Transfers) -> list[dist.Work]:
         group = self._process_group
         return [group.send([tensor], dst, _TAG) for dst, tensor in _full(outgoing)]
 
-    def _batched(self, sent: Mail, received: Mail) -> list[dist.Work]:
+    def _batched(self, sent: Transfers, received: Transfers) -> list[dist.Work]:
         """As one launch, which NCCL needs in order to do all at once."""
         transfers = [
             dist.P2POp(call, tensor, group=self._process_group, group_peer=peer)
@@ -382,12 +382,12 @@ class TorchGroup:
         closed, probes = self._probe()
         prefix = f"thinwire/{self._process_group.group_name}"
         store = PrefixStore(prefix, _get_default_store())
-        inquest = Inquest(store, self._rank, self._size)
-        inquest.report()
+        probe = FailureProbe(store, self._rank, self._size)
+        probe.report()
         self._cut(probes)
         blamed = frozenset() if timed_out else closed
         failure = Failure(call, self._seconds, error, blamed)
-        return verdict(failure, inquest.findings())
+        return diagnose(failure, probe.findings())
 
     def _probe(self) -> tuple[frozenset[int], list[dist.Work]]:
         """Peers without a connection, and receives that wait on the others'."""
@@ -413,7 +413,7 @@ class TorchGroup:
                 probe.wait(timedelta(milliseconds=1))
 
 
-def _full(mail: Mail) -> Mail:
+def _full(mail: Transfers) -> Transfers:
     """Without empty bodies, which do not travel."""
     return [(peer, tensor) for peer, tensor in mail if tensor.numel()]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.cost import Cost, spread
+from thinwire.cost import Cost, max_reduce
 from thinwire.errors import AgreementError
 from thinwire.groups import Group, Op
 
@@ -64,7 +64,7 @@ def compare(peaks: Tensor, group: Group, claims: Mapping[str, float]) -> Verdict
 
 def cost(segments: int, claims: int, ranks: int) -> Cost:
     """The guard's card."""
-    return spread(8 * (segments + 2 * claims), ranks)
+    return max_reduce(8 * (segments + 2 * claims), ranks)
 
 
 def _peaks(grad: Sequence[Tensor], bounds: Sequence[Tensor] | None) -> Tensor:

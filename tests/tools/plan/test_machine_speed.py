@@ -11,7 +11,7 @@ import torch
 from tests.speeds import ROUNDS
 from thinwire.catalog import codec
 from thinwire.errors import GroupError
-from thinwire.groups import pace, simulate
+from thinwire.groups import round_timing, simulate
 from thinwire.sparse import SparseVector
 from thinwire.tools.plan import calibrate, machine, neighbours, processes
 from thinwire.tools.plan.calibrate import Metered
@@ -68,8 +68,8 @@ def test_processes_measure_in_turns_and_what_is_short_more_often(monkeypatch):
         call()
         return seconds[order[-1]]
 
-    monkeypatch.setattr(pace, "measure", lambda _: ROUNDS)
-    monkeypatch.setattr(pace, "slowest", slowest)
+    monkeypatch.setattr(round_timing, "measure", lambda _: ROUNDS)
+    monkeypatch.setattr(round_timing, "slowest", slowest)
     monkeypatch.setattr(
         calibrate, "gradient", lambda size, *_: order.append(size) or torch.ones(size)
     )
@@ -94,7 +94,7 @@ def test_only_some_methods_hold_memory_at_once(monkeypatch):
         def __del__(self):
             alive.discard(id(self))
 
-    monkeypatch.setattr(pace, "measure", lambda _: ROUNDS)
+    monkeypatch.setattr(round_timing, "measure", lambda _: ROUNDS)
     monkeypatch.setattr(processes, "_Lane", Lane)
     monkeypatch.setattr(processes, "_TOGETHER", 2)
     methods = ("dense", "bf16", "topk")

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.errors import ConfigError
-from thinwire.groups import pace
+from thinwire.groups import round_timing
 from thinwire.groups.torch import TorchGroup
 from thinwire.profile import Profile
 from thinwire.tools.bench.ranks import Beat, Neighbours, Tell, gathered, slowest
@@ -61,7 +61,7 @@ class Settings:
         tell(Beat("all at once", total - 3, total))
         together = _ring(pair)
         tell(Beat("rounds", total - 2, total))
-        rounds_ = pace.measure(TorchGroup())
+        rounds_ = round_timing.measure(TorchGroup())
         tell(Beat("one flow and several", total - 1, total))
         flow, flows = _flows(_distant(neighbours.hosts), pair)
         tell(Beat("done", total, total))

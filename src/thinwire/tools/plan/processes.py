@@ -2,7 +2,7 @@
 
 Threads of the library take processor time of their own, who waits has to be woken, and
 caches are cold afterwards. So as many processes as would crowd a machine's cores alike
-time rounds (`groups/pace.py`) and reductions of each method, short to long.
+time rounds (`groups/round_timing.py`) and reductions of each method, short to long.
 
 Run as a module, this is all of them: `python -m thinwire.tools.plan.processes JSON`. It
 forks when torch is imported, which takes longer than all the rest, and before kernels
@@ -31,7 +31,7 @@ from torch import Tensor
 
 from thinwire.cost import Rounds
 from thinwire.errors import GroupError
-from thinwire.groups import Group, pace, simulate
+from thinwire.groups import Group, round_timing, simulate
 from thinwire.groups.torch import TorchGroup
 from thinwire.tools.plan import calibrate
 from thinwire.tools.plan.choice import Choice
@@ -207,7 +207,7 @@ def _joined(rank: int, processes: int, port: int) -> Iterator[Group]:
 
 
 def _walls(choices: Sequence[Choice], sizes: Sequence[int], group: Group) -> Walls:
-    rounds = pace.measure(group)
+    rounds = round_timing.measure(group)
     grads = [torch.empty(size) for size in sizes]
     reductions = []
     for first in range(0, len(choices), _TOGETHER):
@@ -247,7 +247,7 @@ class _Lane:
         grad, rank = self._grad, self._group.rank
         grad.copy_(calibrate.gradient(len(grad), rank, self._step))
         self._step += 1
-        return pace.slowest(self._group, lambda: self._reduce(grad))
+        return round_timing.slowest(self._group, lambda: self._reduce(grad))
 
 
 if __name__ == "__main__":

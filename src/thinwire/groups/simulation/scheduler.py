@@ -21,9 +21,9 @@ from torch import Tensor
 
 from thinwire.cost import Link
 from thinwire.errors import DeadlockError, GroupError
-from thinwire.groups.clocks import Clocks
-from thinwire.groups.contract import LENGTH_NBYTES
-from thinwire.groups.meetings import AllGather, AllReduce, AllToAll
+from thinwire.groups.checks import LENGTH_NBYTES
+from thinwire.groups.simulation.clock import Clocks
+from thinwire.groups.simulation.collectives import AllGather, AllReduce, AllToAll
 
 Call = AllGather | AllToAll | AllReduce
 

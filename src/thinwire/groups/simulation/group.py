@@ -13,11 +13,11 @@ from torch import Tensor
 
 from thinwire.cost import Link
 from thinwire.errors import GroupError
-from thinwire.groups import contract
+from thinwire.groups import checks
 from thinwire.groups.expected import Expected
 from thinwire.groups.group import Op
-from thinwire.groups.meetings import AllGather, AllReduce, AllToAll
-from thinwire.groups.world import Message, World
+from thinwire.groups.simulation.collectives import AllGather, AllReduce, AllToAll
+from thinwire.groups.simulation.scheduler import Message, World
 
 Result = TypeVar("Result")
 
@@ -90,7 +90,7 @@ class SimulatedGroup:
         src: int | None,
         nbytes: int | None,
     ) -> Tensor | None:
-        contract.check_exchange(self, body, dst=dst, src=src, nbytes=nbytes)
+        checks.check_exchange(self, body, dst=dst, src=src, nbytes=nbytes)
         if nbytes is None:
             self._expected.check_empty()
         elif src is not None and nbytes:
@@ -112,14 +112,14 @@ class SimulatedGroup:
 
     def expect(self, bodies: Sequence[tuple[int, int]]) -> None:
         """Nothing comes sooner for it; what would hang real ranks is refused."""
-        contract.check_expected(self, bodies)
+        checks.check_expected(self, bodies)
         self._expected.check_empty()
         for src, nbytes in bodies:
             if nbytes:
                 self._expected.add(src, nbytes, held=True)
 
     def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
-        contract.check_all_gather(self, body, nbytes)
+        checks.check_all_gather(self, body, nbytes)
         self._expected.check_empty()
         lengths = None if nbytes is None else tuple(nbytes)
         bodies = self._world.meet(self._rank, AllGather(body.clone(), lengths))
@@ -128,14 +128,14 @@ class SimulatedGroup:
     def all_to_all(
         self, bodies: Sequence[Tensor], *, nbytes: Sequence[int] | None
     ) -> list[Tensor]:
-        contract.check_all_to_all(self, bodies, nbytes)
+        checks.check_all_to_all(self, bodies, nbytes)
         self._expected.check_empty()
         lengths = None if nbytes is None else tuple(nbytes)
         copies = tuple(body.clone() for body in bodies)
         return self._world.meet(self._rank, AllToAll(copies, lengths))
 
     def all_reduce_(self, *parts: tuple[Tensor, Op]) -> None:
-        contract.check_all_reduce(parts)
+        checks.check_all_reduce(parts)
         self._expected.check_empty()
         self._world.meet(self._rank, AllReduce(parts))
 

@@ -1,8 +1,8 @@
 import threading
 
 from thinwire.errors import PeerError
-from thinwire.groups import inquest
-from thinwire.groups.inquest import Failure, Findings, Inquest, verdict
+from thinwire.groups import failure_probe
+from thinwire.groups.failure_probe import Failure, FailureProbe, Findings, diagnose
 
 
 class Store(dict):
@@ -24,8 +24,8 @@ class StuckStore(Store):
 
 
 def findings(monkeypatch, store, size=4):
-    monkeypatch.setattr(inquest, "GRACE_SECONDS", 0.1)
-    mine = Inquest(store, 1, size)
+    monkeypatch.setattr(failure_probe, "GRACE_SECONDS", 0.1)
+    mine = FailureProbe(store, 1, size)
     mine.report()
     return mine.findings()
 
@@ -46,30 +46,30 @@ def test_a_store_that_is_gone_or_stuck_says_nothing(monkeypatch):
     assert findings(monkeypatch, StuckStore()).store_gone
 
 
-def _verdict(found, closed=()):
-    return verdict(Failure("exchange", 5.0, OSError("x"), frozenset(closed)), found)
+def diagnosed(found, closed=()):
+    return diagnose(Failure("exchange", 5.0, OSError("x"), frozenset(closed)), found)
 
 
 def test_closed_connections_decide_among_the_missing():
-    error = _verdict(Findings(frozenset({1, 2})), closed={0, 2})
+    error = diagnosed(Findings(frozenset({1, 2})), closed={0, 2})
     assert error.ranks == (2,)
     assert str(error).startswith("rank 2 closed the connection in exchange (dead)")
 
 
 def test_whoever_closed_a_connection_and_reported_is_not_to_blame():
-    error = _verdict(Findings(frozenset({1, 2})), closed={0})
+    error = diagnosed(Findings(frozenset({1, 2})), closed={0})
     assert error.ranks == (1, 2)
     assert str(error).startswith("ranks 1, 2 did not answer within 5 s in exchange")
 
 
 def test_a_lost_store_points_at_its_host_unless_others_are_known_to_be_gone():
     gone = Findings(frozenset({0, 1, 2}), store_gone=True)
-    assert _verdict(gone).ranks == (0,)
-    assert _verdict(gone, closed={0, 2}).ranks == (0,)
-    assert _verdict(gone, closed={2}).ranks == (2,)
+    assert diagnosed(gone).ranks == (0,)
+    assert diagnosed(gone, closed={0, 2}).ranks == (0,)
+    assert diagnosed(gone, closed={2}).ranks == (2,)
 
 
 def test_nobody_is_to_blame_where_all_answer():
-    error = _verdict(Findings(frozenset()))
+    error = diagnosed(Findings(frozenset()))
     assert not isinstance(error, PeerError)
     assert str(error) == "exchange failed, though every rank answers: x"

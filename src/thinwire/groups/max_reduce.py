@@ -11,28 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Mail = list[tuple[int, Tensor]]
+from thinwire.schedules import distances
+
+Transfers = list[tuple[int, Tensor]]
 """Tensors, each with the rank that it goes to or comes from."""
 
 Works = Any  # receives that are under way
 
 
-def distances(ranks: int) -> list[int]:
-    """How far each exchange goes.
-
-    >>> distances(1), distances(2), distances(5), distances(8)
-    ([], [1], [1, 2, 4], [1, 2, 4])
-    """
-    return [1 << step for step in range((ranks - 1).bit_length())]
-
-
-def spread_(
+def max_reduce_(
     tensors: Sequence[Tensor],
     rank: int,
     ranks: int,
     *,
-    receive: Callable[[Mail], Works],
-    send: Callable[[Mail, Works], None],
+    receive: Callable[[Transfers], Works],
+    send: Callable[[Transfers, Works], None],
 ) -> None:
     """Leave the largest of all ranks in the tensors, element by element.
 
@@ -49,10 +42,10 @@ def spread_(
         for tensor, other in zip(tensors, theirs, strict=True):
             torch.maximum(tensor, other, out=tensor)
     for tensor in tensors:
-        settle_(tensor)
+        canonicalize_(tensor)
 
 
-def settle_(largest: Tensor) -> None:
+def canonicalize_(largest: Tensor) -> None:
     """Give equal numbers equal bits: which zero or NaN was kept depends on the rank."""
     if largest.is_floating_point():
         largest.nan_to_num_(torch.nan, torch.inf, -torch.inf).add_(0.0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.workers import pool
-from thinwire.groups import Op, courtesy
+from thinwire.groups import Op, gloo_scheduling
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux has such a policy"
@@ -23,9 +23,9 @@ def _meanwhile(group):
     """Policies of Gloo's threads before, while, and after; and of this one."""
     loops = group._loops
     assert loops
-    assert set(loops) <= set(courtesy.loops())
+    assert set(loops) <= set(gloo_scheduling.loops())
     before = _policies(loops)
-    with courtesy.kept_back(loops):
+    with gloo_scheduling.kept_back(loops):
         meanwhile = _policies(loops), os.sched_getscheduler(0)
     return before, *meanwhile, _policies(loops)
 
@@ -39,7 +39,7 @@ def test_gloo_s_threads_are_kept_back_for_a_while():
 
 def _own(group):
     """The threads that a group of its own has, and those that were there before."""
-    before = courtesy.loops()
+    before = gloo_scheduling.loops()
     return set(type(group).own(timeout=20.0)._loops), set(before)
 
 
@@ -106,7 +106,7 @@ def faked(monkeypatch, tmp_path):
         (tmp_path / str(number) / "comm").write_bytes(name)
         policies[number] = policy
 
-    monkeypatch.setattr(courtesy, "_THREADS", tmp_path)
+    monkeypatch.setattr(gloo_scheduling, "_THREADS", tmp_path)
     monkeypatch.setattr(
         os, "sched_getscheduler", lambda number: policies[number] or os.SCHED_OTHER
     )
@@ -120,8 +120,8 @@ def test_only_gloo_s_threads_and_only_where_it_is_allowed(faked):
     add(6, b"gloo_tcp_loop\n", None)  # forbidden
     add(7, b"python\n", os.SCHED_OTHER)
     add(8, b"\xc3\n", os.SCHED_OTHER)
-    assert sorted(courtesy.loops()) == [5, 6]
-    with courtesy.kept_back((5, 6)):
+    assert sorted(gloo_scheduling.loops()) == [5, 6]
+    with gloo_scheduling.kept_back((5, 6)):
         assert policies == {5: os.SCHED_BATCH, 6: None, 7: 0, 8: 0}
     assert policies == {5: os.SCHED_OTHER, 6: None, 7: 0, 8: 0}
 
@@ -130,7 +130,7 @@ def test_a_policy_that_was_chosen_stays(faked):
     policies, add = faked
     add(5, b"gloo_tcp_loop\n", os.SCHED_OTHER)
     add(6, b"gloo_tcp_loop\n", os.SCHED_IDLE)
-    with courtesy.kept_back((5, 6)):
+    with gloo_scheduling.kept_back((5, 6)):
         assert policies == {5: os.SCHED_BATCH, 6: os.SCHED_IDLE}
     assert policies == {5: os.SCHED_OTHER, 6: os.SCHED_IDLE}
 
@@ -138,7 +138,7 @@ def test_a_policy_that_was_chosen_stays(faked):
 def test_a_policy_that_is_chosen_meanwhile_stays(faked):
     policies, add = faked
     add(5, b"gloo_tcp_loop\n", os.SCHED_OTHER)
-    with courtesy.kept_back((5,)):
+    with gloo_scheduling.kept_back((5,)):
         policies[5] = os.SCHED_IDLE
     assert policies == {5: os.SCHED_IDLE}
 
@@ -146,13 +146,13 @@ def test_a_policy_that_is_chosen_meanwhile_stays(faked):
 def test_threads_are_let_go_when_sending_fails(faked):
     policies, add = faked
     add(5, b"gloo_tcp_loop\n", os.SCHED_OTHER)
-    with pytest.raises(RuntimeError), courtesy.kept_back((5,)):
+    with pytest.raises(RuntimeError), gloo_scheduling.kept_back((5,)):
         raise RuntimeError
     assert policies == {5: os.SCHED_OTHER}
 
 
 def test_threads_that_have_ended_and_a_system_without_them(monkeypatch):
-    with courtesy.kept_back((2**22 + 1,)):
+    with gloo_scheduling.kept_back((2**22 + 1,)):
         pass
-    monkeypatch.setattr(courtesy, "_THREADS", Path("nowhere"))
-    assert courtesy.loops() == ()
+    monkeypatch.setattr(gloo_scheduling, "_THREADS", Path("nowhere"))
+    assert gloo_scheduling.loops() == ()

@@ -1,4 +1,4 @@
-"""Inquest: which rank is to blame for a call that failed.
+"""FailureProbe: which rank is to blame for a call that failed.
 
 A backend often knows no more than that a call failed. So every survivor writes a
 report into the store that brought the ranks together, and waits a while for the
@@ -39,7 +39,7 @@ class Findings:
     store_gone: bool = False
 
 
-class Inquest:
+class FailureProbe:
     """One rank's report, and its wait for the others'."""
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
@@ -49,7 +49,9 @@ class Inquest:
         self._reported = threading.Event()
         self._answered = threading.Event()  # the store has told about every rank
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._ask, daemon=True, name="inquest")
+        self._thread = threading.Thread(
+            target=self._ask, daemon=True, name="failure-probe"
+        )
 
     def report(self) -> None:
         """Tell the others that this rank is alive."""
@@ -93,11 +95,11 @@ class Failure:
     closed: frozenset[int] = frozenset()
 
 
-def verdict(failure: Failure, findings: Findings) -> GroupError:
+def diagnose(failure: Failure, findings: Findings) -> GroupError:
     """The error to raise, which names the ranks to blame where there are any.
 
     >>> failure = Failure("exchange", 5.0, TimeoutError())
-    >>> print(verdict(failure, Findings(frozenset({2}))))  # doctest: +ELLIPSIS
+    >>> print(diagnose(failure, Findings(frozenset({2}))))  # doctest: +ELLIPSIS
     rank 2 did not answer within 5 s in exchange (dead or stuck); restart from ...
     """
     call, closed, missing = failure.call, failure.closed, findings.missing

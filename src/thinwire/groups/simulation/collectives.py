@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.errors import GroupError
-from thinwire.groups.clocks import Clocks
-from thinwire.groups.contract import LENGTH_NBYTES
+from thinwire.groups.checks import LENGTH_NBYTES
 from thinwire.groups.group import Op
-from thinwire.groups.spread import settle_
+from thinwire.groups.max_reduce import canonicalize_
+from thinwire.groups.simulation.clock import Clocks
 
 Lengths = tuple[int, ...] | None
 
@@ -126,6 +126,6 @@ def _combine_(tensors: Sequence[Tensor], op: Op) -> None:
         else:
             total.bitwise_or_(tensor)
     if op is Op.MAX and len(tensors) > 1:
-        settle_(total)
+        canonicalize_(total)
     for tensor in tensors[1:]:
         tensor.copy_(total)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thinwire.cost import Link
-from thinwire.groups.spread import distances
+from thinwire.schedules import distances
 
 Array = NDArray[np.float64]
 
@@ -43,7 +43,7 @@ class Clocks:
         for shift in range(1, size):
             self._round(nbytes[ranks, (ranks + shift) % size], shift)
 
-    def all_reduce(self, chunk: int, spread: int) -> None:
+    def all_reduce(self, chunk: int, largest: int) -> None:
         """A ring, 2 (P - 1) rounds of one chunk to the next rank, or dissemination.
 
         What is disseminated beside a ring travels in the ring's first rounds.
@@ -51,7 +51,7 @@ class Clocks:
         size = len(self.now)
         ring = [1] * (2 * (size - 1)) if chunk else []
         for near, far in zip_longest(ring, distances(size), fillvalue=0):
-            nbytes = (chunk if near else 0) + (spread if far else 0)
+            nbytes = (chunk if near else 0) + (largest if far else 0)
             self._round(np.full(size, nbytes), near or far)
 
     def _round(self, outgoing: NDArray[np.int64], shift: int) -> None:

@@ -6,10 +6,10 @@ import torch
 from tests.groups.group_checks import maximum, maximum_of_equals
 from tests.workers import fresh
 from thinwire.groups import Op, simulate
-from thinwire.groups.spread import spread_
+from thinwire.groups.max_reduce import max_reduce_
 
 
-class Spreading:
+class MaxReducing:
     """A group whose all-reduces are dissemination."""
 
     def __init__(self, group):
@@ -19,7 +19,7 @@ class Spreading:
         assert all(op is Op.MAX for _, op in parts)
         places = self.rank, self.size
         tensors = [tensor for tensor, _ in parts]
-        spread_(tensors, *places, receive=lambda mail: mail, send=self._exchange)
+        max_reduce_(tensors, *places, receive=lambda mail: mail, send=self._exchange)
 
     def _exchange(self, outgoing, incoming):
         for (dst, sent), (src, room) in zip(outgoing, incoming, strict=True):
@@ -32,7 +32,7 @@ class Spreading:
 @pytest.mark.parametrize("size", range(1, 10))
 @pytest.mark.parametrize("check", [maximum, maximum_of_equals])
 def test_every_rank_finds_the_same_largest(check, size):
-    results = simulate(size, lambda group: check(Spreading(group)))
+    results = simulate(size, lambda group: check(MaxReducing(group)))
     assert all(result == results[0] for result in results)
     if size > 1:
         assert results == simulate(size, check)
@@ -43,7 +43,7 @@ def test_one_rank_is_heard_by_all_wherever_it_is(size):
     def body(group):
         told = torch.full((size,), -1.0)
         told[group.rank] = group.rank
-        Spreading(group).all_reduce_((told, Op.MAX))
+        MaxReducing(group).all_reduce_((told, Op.MAX))
         return told.tolist()
 
     assert simulate(size, body) == [list(map(float, range(size)))] * size
