@@ -66,17 +66,17 @@ def parts_of_a_start() -> dict[str, Seconds]:
     def modules() -> None:
         import thinwire.groups.torch  # noqa: F401
         from thinwire import catalog
-        from thinwire.kernels.entry import processor
+        from thinwire.kernels.dispatch import preload
 
         catalog.codec(catalog.DEFAULT_CODEC)
-        processor()
+        preload("cpu")
 
     return {"numba": Seconds.of(numba), "modules": Seconds.of(modules)}
 
 
 def kernels() -> Iterator[tuple[str, Any]]:
     """Every kernel that has a place in the cache, by name."""
-    prefix = "thinwire.kernels.cpu_"
+    prefix = "thinwire.kernels.cpu."
     for name, module in sorted(sys.modules.items()):
         for attribute, found in vars(module).items() if name.startswith(prefix) else ():
             cache = getattr(found, "_cache", None)

@@ -30,7 +30,7 @@ from torch import Tensor
 from thinwire import kernels
 from thinwire.catalog import INDEX_CODECS, VALUE_CODECS
 from thinwire.codecs import IndexCodec, ValueCodec
-from thinwire.kernels import Block, Marker, reference
+from thinwire.kernels import Block, Marker
 from thinwire.tools.bench.machine import machine
 
 # Gradients are Laplace; each run of so many elements has a scale of its own.
@@ -145,10 +145,12 @@ def verify(ours: Ours, before: Tensor) -> None:
         magnitudes = ours.chosen[0][1].abs().sort(descending=True).values
         assert torch.equal(magnitudes, torch.topk(before.abs(), ours.k).values)
     for block, (indices, values) in zip(ours.blocks, ours.chosen, strict=True):
-        wanted = reference.select(before, ours.k, block=block, marker=None, number=0)
+        wanted = kernels.select.reference(
+            before, ours.k, block=block, marker=None, number=0
+        )
         assert torch.equal(indices, wanted[0])
         assert torch.equal(values, wanted[1])
-        reference.subtract_at_(before, indices, values, block=block)
+        kernels.subtract_at_.reference(before, indices, values, block=block)
     assert torch.equal(before, ours.x)
 
 

@@ -38,7 +38,6 @@ from thinwire.kernels import (
     cuda,
     cuda_elias_fano,
     cuda_mark,
-    reference,
 )
 from thinwire.kernels.trees import added_up
 from thinwire.sparse import SparseVector
@@ -155,10 +154,12 @@ class Step:
         for block, k, (indices, values) in zip(
             self.marker.blocks, self.counts, self.chosen, strict=True
         ):
-            wanted = reference.select(before, k, block=block, marker=None, number=0)
+            wanted = kernels.select.reference(
+                before, k, block=block, marker=None, number=0
+            )
             assert torch.equal(indices, wanted[0])
             assert torch.equal(values.view(torch.int32), wanted[1].view(torch.int32))
-            reference.subtract_at_(before, indices, values, block=block)
+            kernels.subtract_at_.reference(before, indices, values, block=block)
         assert torch.equal(before.view(torch.int32), self.x.view(torch.int32))
 
     def verify_packets(self) -> None:
@@ -401,7 +402,7 @@ def measure_merge(nnz: int, limit: float) -> None:
         return kernels.select(lots, nnz)[0], torch.randn(nnz, device="cuda")
 
     left, right = drawn(), drawn()
-    wanted = reference.split(*reference.merge_add(*left, *right), nnz)
+    wanted = kernels.split.reference(*kernels.merge_add.reference(*left, *right), nnz)
     kept, others = kernels.merge_split(left, right, nnz)
     there = others[0] >= 0
     found = (*kept, others[0][there], others[1][there])
@@ -422,7 +423,9 @@ def measure_union(nnz: int, ranks: int) -> None:
     for _ in range(ranks):
         lots = torch.rand(100 * nnz, device="cuda")
         lists.append((kernels.select(lots, nnz)[0], torch.randn(nnz, device="cuda")))
-    for a, b in zip(kernels.merge_all(lists), reference.merge_all(lists), strict=True):
+    with kernels.by_reference():
+        wanted = kernels.merge_all(lists)
+    for a, b in zip(kernels.merge_all(lists), wanted, strict=True):
         assert torch.equal(a, b)
     times = timed(lambda: kernels.merge_all(lists), 15, cold=False)
     by_pairs = timed(
@@ -464,8 +467,8 @@ def verify_sketch(x: Tensor, hashes: Hashes) -> None:
     table = kernels.encode_sketch(x, hashes)
     found, wanted = torch.empty_like(x), torch.empty_like(x)
     kernels.estimate_sketch_(found, table, hashes)
-    reference.estimate_sketch_(wanted, table, hashes, mean=False)
-    again = reference.encode_sketch(x, hashes)
+    kernels.estimate_sketch_.reference(wanted, table, hashes, mean=False)
+    again = kernels.encode_sketch.reference(x, hashes)
     for a, b in ((table, again), (found, wanted)):
         assert torch.equal(a.view(torch.int32), b.view(torch.int32))
 
@@ -475,9 +478,11 @@ def measure_levels(nnz: int) -> None:
     values *= torch.randn(nnz, device="cuda").sign()
     for bits in (3, 4, 8):
         section = kernels.encode_log(values, bits)
-        assert torch.equal(section, reference.encode_log(values, bits))
+        assert torch.equal(section, kernels.encode_log.reference(values, bits))
         times = in_a_row(lambda bits=bits: kernels.encode_log(values, bits), 5)
-        slow = timed(lambda b=bits: reference.encode_log(values, b), 9, cold=False)
+        slow = timed(
+            lambda b=bits: kernels.encode_log.reference(values, b), 9, cold=False
+        )
         print(f"{nnz:,} values in {bits} bits {times}, in plain torch {slow}")
 
 
@@ -511,7 +516,7 @@ def check_hard_cases() -> None:
                 assert not grad.any()
                 found = kernels.select_each(y, [count] * len(cut), marker=marker)
                 for block, (indices, values) in zip(cut, found, strict=True):
-                    wanted = reference.select(
+                    wanted = kernels.select.reference(
                         y, count, block=block, marker=None, number=0
                     )
                     same = (

@@ -227,7 +227,7 @@ class Method(Peer):
         self.stopwatch.clear()
         self.group.reset()
         self.group.agreeing = 0.0
-        with kernels.watched(self.stopwatch):
+        with kernels.timed_primitives(self.stopwatch):
             self.pipeline.reduce_([grad], self.group, self.state)
 
     def sample(self, wall: float, cpu: float) -> Tensor:

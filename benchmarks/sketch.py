@@ -31,7 +31,7 @@ from thinwire.channel import Channel
 from thinwire.collectives import Dense, GsSGD
 from thinwire.cost import Link
 from thinwire.groups import Counted, SimulatedGroup, simulate
-from thinwire.kernels import Hashes, reference
+from thinwire.kernels import Hashes
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector, keep_count
 from thinwire.tools.bench.machine import machine
@@ -121,10 +121,10 @@ def time(options: argparse.Namespace) -> None:
 def verify(x: Tensor, hashes: Hashes) -> None:
     """The kernels' bits are the reference's."""
     table = kernels.encode_sketch(x, hashes)
-    assert torch.equal(table, reference.encode_sketch(x, hashes))
+    assert torch.equal(table, kernels.encode_sketch.reference(x, hashes))
     fast, slow = torch.empty_like(x), torch.empty_like(x)
     kernels.estimate_sketch_(fast, table, hashes)
-    reference.estimate_sketch_(slow, table, hashes, mean=False)
+    kernels.estimate_sketch_.reference(slow, table, hashes, mean=False)
     assert torch.equal(fast, slow)
 
 

@@ -34,7 +34,7 @@ from thinwire.codecs import BFloat16, EliasFano, Split, Timed
 from thinwire.collectives import Dense, SparDL
 from thinwire.groups import Counted
 from thinwire.groups.torch import TorchGroup
-from thinwire.kernels.entry import entered
+from thinwire.kernels import dispatch
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
 
@@ -93,7 +93,7 @@ class Method:
         self.stopwatch.clear()
         self.group.reset()
         if self.waiting:
-            with kernels.watched(self.stopwatch):
+            with kernels.timed_primitives(self.stopwatch):
                 self.pipeline.reduce_([grad], self.group, self.state)
         else:
             self.pipeline.reduce_([grad], self.group, self.state)
@@ -122,17 +122,19 @@ def synchronize() -> None:
 @contextmanager
 def waited_for() -> Iterator[None]:
     """Make every primitive wait for the device, so that a stopwatch sees its time."""
-    leave = entered.__exit__
+    recorded = dispatch._recorded  # noqa: SLF001
 
-    def wait_and_leave(self: entered, *failure: object) -> None:
-        synchronize()
-        leave(self, *failure)
+    @contextmanager
+    def recorded_and_waited(name: str) -> Iterator[None]:
+        with recorded(name):
+            yield
+            synchronize()
 
-    entered.__exit__ = wait_and_leave
+    dispatch._recorded = recorded_and_waited  # noqa: SLF001
     try:
         yield
     finally:
-        entered.__exit__ = leave
+        dispatch._recorded = recorded  # noqa: SLF001
 
 
 def work(rank: int, args: argparse.Namespace, ranks: int, port: int) -> None:

@@ -16,11 +16,11 @@ with atheris.instrument_imports(include=["thinwire"]):
 
     from fuzz.verdicts import both, reaching, tensor_of
     from thinwire.errors import WireError
-    from thinwire.kernels import reference  # noqa: F401 - to be instrumented
+    from thinwire.kernels.dispatch import preload
     from thinwire.wire import Packet
 
 # What is compiled must not be instrumented.
-from thinwire.kernels import cpu  # noqa: F401
+preload("cpu")
 
 # So much more than at the start, no packet of a few kilobytes may take.
 _MOST_MEMORY = 2**30

@@ -4,27 +4,28 @@ Interpreted kernels run on tensors in the processor's memory, slowly and one at 
 """
 
 from threading import RLock
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
+from thinwire.kernels import dispatch
+from thinwire.kernels.dispatch import implementation
+
 
 class OneAtATime:
-    """A module whose functions no two threads are in: the interpreter is not theirs.
+    """Triton's kernels by name, run by one thread at a time, as the interpreter needs.
 
-    Those that are not in `names` are another module's, if there are names.
+    With names, those kernels only, and the reference for the others.
     """
 
-    def __init__(self, module: ModuleType, other: ModuleType, names: Any) -> None:
-        self._modules = module, other
+    def __init__(self, names: tuple[str, ...]) -> None:
         self._names = names
         self._lock = RLock()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Any:
         other = bool(self._names) and name not in self._names
-        function = getattr(self._modules[other], name)
+        function = implementation(name, "reference" if other else "cuda")
 
         def run(*args: Any, **options: Any) -> Any:
             with self._lock:
@@ -41,8 +42,7 @@ def use_triton(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     pytest.importorskip("triton", reason="needs Triton")
     if torch.cuda.is_available():
         pytest.skip("kernels are not interpreted where there is a device")
-    from thinwire.kernels import cuda, cuda_room, entry, reference
+    from thinwire.kernels.cuda import room
 
-    monkeypatch.setattr(cuda_room, "SHORT", 0)
-    backend = OneAtATime(cuda, reference, names)
-    monkeypatch.setattr(entry, "_cpu", lambda: backend)
+    monkeypatch.setattr(room, "SHORT", 0)
+    monkeypatch.setattr(dispatch, "_cpu", OneAtATime(names))

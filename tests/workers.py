@@ -197,6 +197,10 @@ class _Rank:
         self.process.join()
 
 
+# The kernels of most reductions.
+HOT = ("accumulate", "dense", "lists", "packet")
+
+
 @cache
 def _context() -> multiprocessing.context.ForkServerContext:
     """Processes forked from one that has imported torch and done nothing else.
@@ -207,7 +211,8 @@ def _context() -> multiprocessing.context.ForkServerContext:
     # What every rank would otherwise load by itself, DDP's torch._dynamo above all:
     # that takes a busy machine the better part of a minute.
     context.set_forkserver_preload(
-        ["torch._dynamo", "thinwire.hooks.attach", "thinwire.kernels.cpu"]
+        ["torch._dynamo", "thinwire.hooks.attach"]
+        + [f"thinwire.kernels.cpu.{family}" for family in HOT]
     )
     return context
 

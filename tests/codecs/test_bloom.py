@@ -8,13 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.backends import cpu, reference
 from tests.codecs.deepreduce_inputs import octets, scattered, supports, verdict
 from tests.strategies import unhurried
 from thinwire.codecs import Bloom, Float32, Split
 from thinwire.codecs.bloom import shape_of
 from thinwire.errors import ConfigError, WireError
-from thinwire.kernels import cpu, reference, strictly_increasing
-from thinwire.kernels.reference_bloom import murmur3
+from thinwire.kernels import strictly_increasing
+from thinwire.kernels.reference.bloom import murmur3
 from thinwire.kernels.splitmix import lot
 from thinwire.sparse import SparseVector
 from thinwire.wire import Packet

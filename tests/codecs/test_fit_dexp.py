@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.backends import cpu, reference
 from tests.codecs.deepreduce_inputs import (
     descending,
     forty_of_1000,
@@ -21,7 +22,7 @@ from tests.codecs.deepreduce_inputs import (
 from tests.strategies import ANY, unhurried
 from thinwire.codecs import FitDExp, Int32, Split
 from thinwire.errors import WireError
-from thinwire.kernels import cpu, reference, reference_dexp
+from thinwire.kernels.reference import dexp
 from thinwire.wire import Packet
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "fit_dexp" / "forty_of_1000.bin"
@@ -40,7 +41,7 @@ def read_back(values):
 def test_exponentials_are_recovered():
     x = np.arange(1, 401)
     y = 0.2 * np.exp(0.004 * x) + 0.001 * np.exp(0.015 * x)
-    p, q, a, c = reference_dexp.fit(y.astype(np.float32))
+    p, q, a, c = dexp.fit(y.astype(np.float32))
     assert (math.log(p), math.log(q)) == pytest.approx((0.015, 0.004), rel=1e-4)
     # The sheet counts from 1, a section from 0.
     assert (a / p, c / q) == pytest.approx((0.001, 0.2), rel=2e-4)
@@ -52,7 +53,7 @@ def test_exponentials_are_recovered():
 
 @pytest.mark.parametrize("argument", [0.0, 1e-9, -0.01, 0.3, -5.0, 80.0, -700.0])
 def test_the_series_is_the_exponential(argument):
-    found = reference_dexp._exp(argument)
+    found = dexp._exp(argument)
     assert found == pytest.approx(math.exp(argument), rel=1e-13)
 
 

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.backends import cpu, reference
 from tests.codecs.deepreduce_inputs import (
     descending,
     forty_of_1000,
@@ -19,7 +20,6 @@ from tests.codecs.deepreduce_inputs import (
 from tests.strategies import ANY, unhurried
 from thinwire.codecs import FitPoly, Int32, Split
 from thinwire.errors import ConfigError, WireError
-from thinwire.kernels import cpu, reference
 from thinwire.wire import Packet
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "fit_poly" / "forty_of_1000.bin"

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.backends import cpu, reference
 from tests.codecs.value_checks import (
     ANY_VALUES,
     LARGEST,
@@ -24,7 +25,6 @@ from tests.codecs.value_checks import (
 from tests.strategies import unhurried
 from thinwire.codecs import QSGD
 from thinwire.errors import ConfigError, WireError
-from thinwire.kernels import cpu, reference
 
 STEP = 0x9E3779B97F4A7C15
 CODECS = [QSGD(), QSGD(1, 7), QSGD(128, 1), QSGD(32767, 2**32 - 1)]

@@ -90,7 +90,7 @@ def test_no_indices_are_made_before_there_are_values_for_them(name):
         packet = Packet.build(tags, nnz, nnz, (section, value))
         for backend in (nullcontext(), kernels.by_reference()):
             entered = {}
-            with backend, kernels.watched(entered), pytest.raises(WireError):
+            with backend, kernels.timed_primitives(entered), pytest.raises(WireError):
                 codec.decode(packet, nnz)
             assert "decode_runs" not in entered
 

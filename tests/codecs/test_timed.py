@@ -34,7 +34,7 @@ def test_seconds_add_up_and_are_no_part_of_the_configuration():
 def test_what_kernels_take_within_a_codec_is_counted_once():
     stopwatch = {}
     timed = Timed(Split(Bitmap()), stopwatch)
-    with kernels.watched(stopwatch):
+    with kernels.timed_primitives(stopwatch):
         packet = timed.encode(SparseVector.of({1: 1.0}, size=9))
         timed.decode(packet, 9)
         kernels.encode_bitmap(torch.tensor([3]), 9)

@@ -59,7 +59,7 @@ def run(pipeline, *, by_reference=False):
 def lent(monkeypatch):
     """How many blocks were lent, time by time."""
     use_triton(monkeypatch, "accumulate_", "take_each", "add_at_", "reclaim_", "select")
-    from thinwire.kernels.cuda_room import Room
+    from thinwire.kernels.cuda.room import Room
 
     counts, lend = [], Room._lend
 

@@ -4,9 +4,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.backends import cpu, reference
 from tests.kernels.kernel_inputs import SIZES, VECTORS, same_bits, vector, ways_to_cut
 from thinwire import kernels
-from thinwire.kernels import Marker, cpu, reference
+from thinwire.kernels import Marker
+from thinwire.kernels.reference.dense import magnitude_bits
+from thinwire.kernels.reference.elements import positions
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -22,7 +25,7 @@ def assert_marked(marker, x):
     for number, block in enumerate(marker.blocks):
         assert marker.valid[number]
         every = torch.arange(block.length)
-        bits = reference.magnitude_bits(x[reference.positions(every, block)])
+        bits = magnitude_bits(x[positions(every, block)])
         hint = int(marker.hint_bits[number])
         assert torch.equal(marks_of(marker, number), bits >= hint)
 

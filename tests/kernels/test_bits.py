@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.backends import reference
 from tests.strategies import unhurried
 from thinwire import kernels
-from thinwire.kernels import reference
 
 DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from thinwire.kernels import compiled
+from thinwire.kernels.cpu import compiled
 
 # Loads the one module, without torch, so that starting takes no time.
 PROGRAM = """
@@ -76,8 +76,8 @@ def test_what_was_loaded_is_compiled_into_what_was_not(tmp_path):
 WITH_A_PART = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import compiled, cpu_parts, squares
-squares.double = compiled.part(cpu_parts.double)
+import compiled, parts, squares
+squares.double = compiled.part(parts.double)
 total = compiled.kernel(squares.total)
 print(total(1000), sum(total.stats.cache_hits.values()))
 """
@@ -90,8 +90,8 @@ def test_a_change_of_a_file_with_parts_is_noticed(tmp_path):
     command = [sys.executable, "-Bc", WITH_A_PART, str(tmp_path)]
 
     def total_with(part):
-        (tmp_path / "cpu_parts.py").write_text(f"def double(x):\n    return {part}\n")
-        os.utime(tmp_path / "cpu_parts.py", (0, 0))
+        (tmp_path / "parts.py").write_text(f"def double(x):\n    return {part}\n")
+        os.utime(tmp_path / "parts.py", (0, 0))
         done = subprocess.run(command, env=environment, capture_output=True, check=True)
         return done.stdout.split()
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from tests.backends import cuda, reference
 from tests.kernels.kernel_inputs import (
     VECTORS,
     same_bits,
@@ -39,14 +40,9 @@ from thinwire.kernels import (
     Block,
     Hashes,
     Marker,
-    cuda,
-    cuda_elias_fano,
-    cuda_mark,
-    cuda_room,
-    cuda_sketch,
     interleaved_blocks,
-    reference,
 )
+from thinwire.kernels.cuda import elias_fano, mark, room, sketch
 from thinwire.sparse import SparseVector
 
 on_device = pytest.mark.skipif(not ON_DEVICE, reason="needs a CUDA device")
@@ -55,7 +51,7 @@ EVERY_BYTE = bytes(range(256))
 
 @pytest.fixture(autouse=True)
 def lists_for_short_blocks(monkeypatch):
-    monkeypatch.setattr(cuda_room, "SHORT", 0)
+    monkeypatch.setattr(room, "SHORT", 0)
 
 
 @pytest.fixture
@@ -81,7 +77,7 @@ def assert_same(found, wanted):
 
 
 def words(marker, which):
-    state = marker.scratch.state.view(-1, cuda_mark.STATE.value)
+    state = marker.scratch.state.view(-1, mark.STATE.value)
     return state[:, which.value].tolist()
 
 
@@ -145,7 +141,7 @@ def test_error_feedback(blocks, lending, dtype, rounding):
             told = wanted[1].to(rounding).float()
             reference.subtract_at_(y, wanted[0], told, block=block)
         assert same_bits(x, y)
-        listed += [1 - dense for dense in words(marker, cuda_mark.DENSE)]
+        listed += [1 - dense for dense in words(marker, mark.DENSE)]
     assert 0 < sum(listed) < len(listed)
     # A block that was received into is not lent the next time.
     number = len(blocks)
@@ -369,7 +365,7 @@ def spread(size: int, nnz: int) -> dict[str, torch.Tensor]:
 @pytest.mark.usefixtures("dirty_memory")
 def test_words_without_ones_are_zeros(monkeypatch):
     # The fewest entries that a program may own: 32.
-    monkeypatch.setitem(cuda_elias_fano.WRITING, "ones", 64)
+    monkeypatch.setitem(elias_fano.WRITING, "ones", 64)
     for size, nnz in ((5000, 36), (3001, 97), (40_003, 101)):
         low = low_bits(size, nnz)
         for name, indices in spread(size, nnz).items():
@@ -503,8 +499,8 @@ def test_sketches(rows, columns, block):
 
 @pytest.mark.parametrize("block", [1, 128])
 def test_a_sketch_is_made_part_by_part(block, monkeypatch):
-    monkeypatch.setattr(cuda_sketch, "_LISTED", 1)
-    monkeypatch.setattr(cuda_sketch, "_FEWEST", 1)
+    monkeypatch.setattr(sketch, "_LISTED", 1)
+    monkeypatch.setattr(sketch, "_FEWEST", 1)
     x, hashes = drawn("normal", 1003), Hashes(2, 390, block)
     table = cuda.encode_sketch(x, hashes)
     assert same_bits(table, reference.encode_sketch(x, hashes))
@@ -579,12 +575,12 @@ def test_peaks_and_means(dtype):
 
 
 def test_what_is_missing_is_done_by_the_reference():
-    assert cuda.encode_rice is reference.encode_rice
+    assert cuda.encode_rice is kernels.encode_rice.reference
 
 
 @on_device
 def test_the_front_door_leads_here(monkeypatch):
-    monkeypatch.setattr(cuda_room, "SHORT", 1 << 20)
+    monkeypatch.setattr(room, "SHORT", 1 << 20)
     x = drawn("normal", 3_000_017)
     found = kernels.select(x, 30_000)
     with kernels.by_reference():
@@ -689,6 +685,6 @@ def test_vectors_longer_than_32_bits_count():
     assert taken[0][0].tolist() == list(range(1_000_000, 2_000_000, 1000))
     assert taken[1][0][-1].item() == blocks[1].length - 1
     assert taken[1][1][-1].item() == -7.0
-    found = cuda_elias_fano.encode_elias_fano(taken[1][0], blocks[1].length, 20)
+    found = elias_fano.encode_elias_fano(taken[1][0], blocks[1].length, 20)
     wanted = reference.encode_elias_fano(taken[1][0], blocks[1].length, 20)
     assert torch.equal(found, wanted)

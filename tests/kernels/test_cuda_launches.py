@@ -7,11 +7,11 @@ import pytest
 
 import thinwire.kernels
 
-FOLDER = Path(thinwire.kernels.__file__).parent
+FOLDER = Path(thinwire.kernels.__file__).parent / "cuda"
 WAITING = [
     (path.stem, function)
-    for path in sorted(FOLDER.glob("cuda_*.py"))
-    if path.stem != "cuda_launch"
+    for path in sorted(FOLDER.glob("*.py"))
+    if path.stem != "launch"
     for function in ast.walk(ast.parse(path.read_text()))
     if isinstance(function, ast.FunctionDef)
     and "waiting" in [argument.arg for argument in function.args.args]

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from tests.backends import cpu, reference
 from tests.kernels.kernel_inputs import same_bits, some_indices, vector, ways_to_cut
 from thinwire import kernels
-from thinwire.kernels import Block, Marker, cpu, reference
+from thinwire.kernels import Block, Marker
 
 BACKENDS = pytest.mark.parametrize("backend", [cpu, reference], ids=["cpu", "plain"])
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.backends import cpu, reference
 from tests.kernels.kernel_inputs import (
     SIZES,
     same_bits,
@@ -12,7 +13,7 @@ from tests.kernels.kernel_inputs import (
     ways_to_cut,
 )
 from thinwire import kernels
-from thinwire.kernels import Block, Marker, cpu, reference
+from thinwire.kernels import Block, Marker
 
 INDEX_DTYPES = (torch.int32, torch.int64)
 

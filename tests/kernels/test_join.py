@@ -3,13 +3,12 @@
 import pytest
 import torch
 
+from tests.backends import cpu, reference
 from tests.kernels.kernel_inputs import same_bits, some_indices
 from thinwire.kernels import (
     Block,
     contiguous_blocks,
-    cpu,
     interleaved_blocks,
-    reference,
 )
 
 

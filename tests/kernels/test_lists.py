@@ -3,8 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.backends import cpu, reference
 from tests.kernels.kernel_inputs import VECTORS, same_bits, some_indices, vector
-from thinwire.kernels import cpu, reference
 
 INDEX_DTYPES = (torch.int32, torch.int64)
 

@@ -7,17 +7,17 @@ from pickle import dumps, loads
 import pytest
 import torch
 
+from tests.backends import cpu
 from tests.kernels.kernel_inputs import same_bits, some_indices
 from thinwire import kernels
 from thinwire.kernels import (
     Block,
     Marker,
     contiguous_blocks,
-    cpu,
-    cpu_lent,
     interleaved_blocks,
 )
-from thinwire.kernels.cpu_loans import Loans, _Lists
+from thinwire.kernels.cpu import lent
+from thinwire.kernels.cpu.loans import Loans, _Lists
 
 SIZE = 20_011
 WAYS = {
@@ -107,7 +107,7 @@ def test_gradients_in_bfloat16(blocks):
 
 
 def test_threads_lend_alike(monkeypatch, blocks):
-    monkeypatch.setattr("thinwire.kernels.cpu_threads.SHARE", 5000)
+    monkeypatch.setattr("thinwire.kernels.cpu.threads.SHARE", 5000)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     twin = Twin(blocks).warm()
     for _ in range(3):
@@ -121,16 +121,16 @@ def test_threads_lend_alike(monkeypatch, blocks):
 @pytest.mark.parametrize("rounding", [torch.float32, torch.bfloat16], ids=str)
 def test_threads_share_what_they_lent_of_one_block(monkeypatch, rounding):
     """Also where most of what is chosen, or the last of it, is equal."""
-    monkeypatch.setattr("thinwire.kernels.cpu_threads.SHARE", 1000)
+    monkeypatch.setattr("thinwire.kernels.cpu.threads.SHARE", 1000)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     calls = []
-    take_lent = cpu_lent.take_lent
+    take_lent = lent.take_lent
 
     def counted(*given):
         calls.append(given)
         take_lent(*given)
 
-    monkeypatch.setattr(cpu_lent, "take_lent", counted)
+    monkeypatch.setattr(lent, "take_lent", counted)
     twin = Twin(WAYS["whole"], rounding)
 
     def whole_numbers():
@@ -208,7 +208,7 @@ def test_what_is_asked_for_may_change(monkeypatch, blocks):
 
 
 def test_threads_may_be_more_or_fewer_when_taking(monkeypatch, blocks):
-    monkeypatch.setattr("thinwire.kernels.cpu_threads.SHARE", 1000)
+    monkeypatch.setattr("thinwire.kernels.cpu.threads.SHARE", 1000)
     threads = [3]
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads[0])
     twin = Twin(blocks).warm()
@@ -268,7 +268,7 @@ def test_a_hint_more_than_an_octave_too_low(blocks):
 
 def test_more_candidates_than_room(monkeypatch, blocks):
     """A gradient a thousand times as large: they all come back, and all is well."""
-    monkeypatch.setattr("thinwire.kernels.cpu_loans._MORE", 0)
+    monkeypatch.setattr("thinwire.kernels.cpu.loans._MORE", 0)
     twin = Twin(blocks).warm()
     twin.accumulate(1000 * torch.randn(SIZE, generator=twin.draws))
     assert not twin.lent()

@@ -3,8 +3,8 @@ from itertools import product
 import pytest
 import torch
 
+from tests.backends import cpu, reference
 from tests.kernels.kernel_inputs import SIZES, VECTORS, same_bits, vector
-from thinwire.kernels import cpu, reference
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

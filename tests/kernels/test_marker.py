@@ -1,9 +1,11 @@
 import pytest
 import torch
 
+from tests.backends import reference
 from tests.kernels.kernel_inputs import same_bits, ways_to_cut
 from thinwire import kernels
-from thinwire.kernels import Block, Marker, reference
+from thinwire.kernels import Block, Marker
+from thinwire.kernels.reference.elements import positions
 
 
 @pytest.mark.parametrize("cut", range(6))
@@ -13,9 +15,7 @@ def test_no_word_has_elements_on_both_sides_of_a_boundary(cut):
     word_of = torch.empty(size, dtype=torch.int64)
     for number, block in enumerate(marker.blocks):
         local = torch.arange(block.length)
-        word_of[reference.positions(local, block)] = (
-            marker.offsets[number] + local // 64
-        )
+        word_of[positions(local, block)] = marker.offsets[number] + local // 64
     for position in range(size):
         boundary = marker.word_boundary(position)
         assert boundary <= position

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from tests.backends import cpu, reference
 from thinwire.codecs.elias_fano import low_bits
-from thinwire.kernels import cpu, index_dtype, reference
+from thinwire.kernels import index_dtype
 
 HEADER = torch.arange(32, dtype=torch.uint8)
 

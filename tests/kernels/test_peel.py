@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from tests.backends import cpu, reference
 from tests.kernels.kernel_inputs import same_bits, some_indices
 from thinwire import kernels
-from thinwire.kernels import cpu, hash_keys, reference
-from thinwire.kernels.reference_peel import places
+from thinwire.kernels import hash_keys
+from thinwire.kernels.reference.peel import places
 from thinwire.kernels.splitmix import scrambled
 
 TOKENS = torch.tensor([4, 5, 6, 7, 12, 13, 14, 15, 16, 17, 18, 19])

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.backends import cpu, reference
 from tests.kernels.kernel_inputs import (
     SIZES,
     VECTORS,
@@ -13,7 +14,8 @@ from tests.kernels.kernel_inputs import (
     ways_to_cut,
 )
 from thinwire import kernels
-from thinwire.kernels import Block, Marker, cpu, cpu_dense, cpu_select, reference
+from thinwire.kernels import Block, Marker
+from thinwire.kernels.cpu import passes, select
 
 
 def assert_selects(
@@ -106,15 +108,15 @@ def test_steady_gradients_are_read_once(monkeypatch):
     marker = Marker(kernels.interleaved_blocks(size, 2, 4096))
     x = torch.zeros(size)
     marked, found = [], []
-    mark, choose = cpu_dense.mark, cpu_select.choose
+    mark, choose = passes.mark, select.choose
 
     def watched_choose(*args):
         answer = choose(*args)
         found.append(answer[0])
         return answer
 
-    monkeypatch.setattr(cpu_dense, "mark", lambda *a: (marked.append(1), mark(*a)))
-    monkeypatch.setattr(cpu_select, "choose", watched_choose)
+    monkeypatch.setattr(passes, "mark", lambda *a: (marked.append(1), mark(*a)))
+    monkeypatch.setattr(select, "choose", watched_choose)
     for step in range(40):
         kernels.accumulate_(x, torch.randn(size), marker=marker)
         for number, block in enumerate(marker.blocks):

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from tests.backends import cpu, reference
 from tests.kernels.kernel_inputs import same_bits, vector
 from thinwire import kernels
-from thinwire.kernels import Hashes, cpu, cpu_threads, hashes, reference
-from thinwire.kernels.reference_sketch import places
+from thinwire.kernels import Hashes, hashes
+from thinwire.kernels.reference.sketch import places
 from thinwire.kernels.splitmix import STEP, scrambled
 
 CPU = torch.device("cpu")
@@ -85,7 +86,7 @@ def test_the_median_is_the_median():
 
 @pytest.mark.parametrize("threads", [2, 3, 7])
 def test_the_number_of_threads_changes_no_bit(threads, monkeypatch):
-    monkeypatch.setattr(cpu_threads, "SHARE", 1000)
+    monkeypatch.setattr("thinwire.kernels.cpu.threads.SHARE", 1000)
     x, drawn = vector("normal", 20_011), Hashes(5, 3001, block=256)
     table, found = kernels.encode_sketch(x, drawn), estimates(x, drawn)
     torch.set_num_threads(threads)

@@ -7,14 +7,17 @@ from functools import partial
 import pytest
 import torch
 
+from tests.backends import cpu, reference
 from tests.kernels.kernel_inputs import same_bits, vector, ways_to_cut
 from thinwire import kernels
-from thinwire.kernels import Marker, cpu, cpu_threads, reference
+from thinwire.kernels import Marker
+from thinwire.kernels.cpu import accumulate
+from thinwire.kernels.cpu import threads as pool
 
 
 @pytest.fixture
 def small_shares(monkeypatch):
-    monkeypatch.setattr(cpu_threads, "SHARE", 1000)
+    monkeypatch.setattr(pool, "SHARE", 1000)
 
 
 @pytest.mark.usefixtures("small_shares")
@@ -42,7 +45,7 @@ def test_the_number_of_threads_changes_no_bit(cut):
 def test_parts_make_up_the_whole_and_run_in_threads():
     torch.set_num_threads(4)
     parts = []
-    cpu_threads.share_out(
+    pool.share_out(
         lambda low, high: parts.append((low, high)),
         7,
         8000,
@@ -64,7 +67,7 @@ def test_an_error_in_a_part_is_raised():
             raise ArithmeticError("in the second part")
 
     with pytest.raises(ArithmeticError):
-        cpu_threads.share_out(run, 0, 8000, boundary=lambda p: p)
+        pool.share_out(run, 0, 8000, boundary=lambda p: p)
 
 
 def test_others_are_done_when_an_error_is_raised():
@@ -82,7 +85,7 @@ def test_others_are_done_when_an_error_is_raised():
         done.append(True)
 
     with pytest.raises(ArithmeticError):
-        cpu_threads.make([call, call], 2)
+        pool.make([call, call], 2)
     assert done == [True]
 
 
@@ -95,11 +98,11 @@ def test_who_takes_a_thread_long_to_wake_does_without():
         all_busy.wait(10)
         freed.append(free.wait(10))
 
-    busy = threading.Thread(target=cpu_threads.make, args=([call] * count, count))
+    busy = threading.Thread(target=pool.make, args=([call] * count, count))
     busy.start()
     all_busy.wait(10)
     made = []
-    cpu_threads.make([partial(made.append, i) for i in range(3)], 2)
+    pool.make([partial(made.append, i) for i in range(3)], 2)
     free.set()
     busy.join()
     assert made == [0, 1, 2]
@@ -113,9 +116,9 @@ def test_threads_take_alike(monkeypatch, rounding):
 
     def make(calls, threads):
         helped.append(threads)
-        cpu_threads.make(calls, threads)
+        pool.make(calls, threads)
 
-    monkeypatch.setattr(cpu, "make", make)
+    monkeypatch.setattr(accumulate, "make", make)
     for threads in (1, 3):
         torch.set_num_threads(threads)
         marker = Marker(kernels.interleaved_blocks(size, 5, 64), lending=True)

@@ -7,9 +7,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.backends import cpu, reference
 from tests.kernels.kernel_inputs import VECTORS, same_bits, vector
 from tests.strategies import unhurried
-from thinwire.kernels import cpu, reference
 
 SIZES = (0, 1, 8, 65, 257, 1300)
 WORDS = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=70)

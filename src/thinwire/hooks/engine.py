@@ -153,7 +153,7 @@ class Engine:
         try:
             with (
                 torch.no_grad(),
-                kernels.watched(self.stopwatch),
+                kernels.timed_primitives(self.stopwatch),
                 self._beside(),
             ):
                 if stream is not None and arrival.ready is not None:

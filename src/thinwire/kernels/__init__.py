@@ -1,90 +1,125 @@
-"""Primitives on raw tensors, entered here by name, run by the tensor's device.
+"""Primitives on raw tensors: each runs the kernel for the device of its tensors.
 
-Every primitive appears under its name in the PyTorch profiler, and in the `Stopwatch`
-of whoever asked for one with `watched`: that is all the timing there is in the stages
-above. `thinwire.kernels.reference` states what each primitive means; a fast backend
-must return the same bits.
+`thinwire.kernels.reference` defines each primitive; `cpu` and `cuda` have faster
+kernels that return the same bits. A profiler records a primitive by name, and
+`timed_primitives` adds up the seconds of each.
 """
 
 from thinwire.kernels.blocks import Block, contiguous_blocks, interleaved_blocks
-from thinwire.kernels.codes import (
-    bloom_positives,
-    bloom_resolve,
-    bloom_sample,
-    decode_bitmap,
-    decode_dexp,
-    decode_elias_fano,
-    decode_int8,
-    decode_log,
-    decode_packet,
-    decode_poly,
-    decode_qsgd,
-    decode_rice,
-    decode_runs,
-    decode_varint,
-    encode_bitmap,
-    encode_bloom,
-    encode_dexp,
-    encode_elias_fano,
-    encode_int8,
-    encode_log,
-    encode_packet,
-    encode_poly,
-    encode_qsgd,
-    encode_rice,
-    encode_runs,
-    encode_varint,
-    pack_bits,
-    to_bfloat16,
-    to_float16,
-    unpack_bits,
+from thinwire.kernels.dispatch import (
+    Stopwatch,
+    by_reference,
+    timed_primitives,
 )
-from thinwire.kernels.doubts import Doubts, doubt_unless_, doubting, fetch, on_device
-from thinwire.kernels.entry import Stopwatch, by_reference, watched
+from thinwire.kernels.doubts import Doubts, doubting
 from thinwire.kernels.hashes import Hashes, hash_keys
 from thinwire.kernels.marker import Marker
 from thinwire.kernels.memory import zeros
-from thinwire.kernels.peel import (
+from thinwire.kernels.reference.accumulate import (
+    accumulate_,
+    add_at_,
+    reclaim_,
+    select,
+    select_each,
+    take_each,
+)
+from thinwire.kernels.reference.bits import (
+    pack_bits,
+    unpack_bits,
+)
+from thinwire.kernels.reference.bloom import (
+    bloom_positives,
+    bloom_resolve,
+    bloom_sample,
+    encode_bloom,
+)
+from thinwire.kernels.reference.dense import (
+    at_least,
+    magnitudes,
+    row_peaks,
+)
+from thinwire.kernels.reference.dexp import (
+    decode_dexp,
+    encode_dexp,
+)
+from thinwire.kernels.reference.elements import (
+    doubt_unless_,
+    gather,
+    keep_at_,
+    leave_at_,
+    scatter_,
+    subtract_at_,
+    write_mean_,
+)
+from thinwire.kernels.reference.elias_fano import (
+    decode_bitmap,
+    decode_elias_fano,
+    encode_bitmap,
+    encode_elias_fano,
+)
+from thinwire.kernels.reference.halves import (
+    to_bfloat16,
+    to_float16,
+)
+from thinwire.kernels.reference.int8 import (
+    decode_int8,
+    encode_int8,
+    nbytes_int8,
+)
+from thinwire.kernels.reference.lists import (
+    Sparse,
+    join,
+    merge_add,
+    merge_all,
+    merge_split,
+    split,
+    strictly_increasing,
+)
+from thinwire.kernels.reference.log import (
+    decode_log,
+    encode_log,
+    nbytes_log,
+)
+from thinwire.kernels.reference.packet import (
+    decode_packet,
+    encode_packet,
+)
+from thinwire.kernels.reference.peel import (
     Estimate,
     estimate_rows,
     peel_rows_,
     set_bits,
     sketch_rows,
 )
-from thinwire.kernels.reference_int8 import nbytes_int8
-from thinwire.kernels.reference_log import nbytes_log
-from thinwire.kernels.reference_qsgd import nbytes_qsgd
-from thinwire.kernels.sections import check_length, index_dtype
-from thinwire.kernels.sketch import (
+from thinwire.kernels.reference.poly import (
+    decode_poly,
+    encode_poly,
+)
+from thinwire.kernels.reference.qsgd import (
+    decode_qsgd,
+    encode_qsgd,
+    nbytes_qsgd,
+)
+from thinwire.kernels.reference.rice import (
+    decode_rice,
+    encode_rice,
+)
+from thinwire.kernels.reference.runs import (
+    decode_runs,
+    encode_runs,
+)
+from thinwire.kernels.reference.sketch import (
     encode_sketch,
     estimate_sketch_,
     shuffled,
     sketch_energy,
 )
-from thinwire.kernels.vectors import (
-    Sparse,
-    accumulate_,
-    add_at_,
-    at_least,
-    gather,
-    join,
-    keep_at_,
-    leave_at_,
-    magnitudes,
-    merge_add,
-    merge_all,
-    merge_split,
-    reclaim_,
-    row_peaks,
-    scatter_,
-    select,
-    select_each,
-    split,
-    strictly_increasing,
-    subtract_at_,
-    take_each,
-    write_mean_,
+from thinwire.kernels.reference.varint import (
+    decode_varint,
+    encode_varint,
 )
+from thinwire.kernels.sections import check_length, index_dtype
+from thinwire.kernels.transfers import fetch, on_device
 
 __all__ = [
     "Block",
@@ -162,10 +197,10 @@ __all__ = [
     "strictly_increasing",
     "subtract_at_",
     "take_each",
+    "timed_primitives",
     "to_bfloat16",
     "to_float16",
     "unpack_bits",
-    "watched",
     "write_mean_",
     "zeros",
 ]

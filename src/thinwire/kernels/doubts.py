@@ -9,12 +9,11 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from thinwire.kernels.entry import backend, entered
+from thinwire.kernels.transfers import start_fetch
 
 # Copies that may be on their way: who goes on without them waits for the oldest.
 _UNREAD = 2
@@ -41,28 +40,6 @@ def in_doubt(found: Tensor) -> bool:
     return False
 
 
-def doubt_unless_(word: Tensor, section: Tensor, expected: bytes) -> None:
-    """Set `word` if these bytes are others."""
-    with entered("doubt_unless_"):
-        wanted = on_device(expected, section.device)
-        backend(section).doubt_unless_(word, section, wanted)
-
-
-@lru_cache(maxsize=1024)
-def on_device(data: bytes, device: torch.device) -> Tensor:
-    """Bytes in the memory of a device; once there, they cost no copy."""
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
-
-
-def fetch(tensor: Tensor) -> Tensor:
-    """The tensor in the processor's memory; waits for what is before it, no more."""
-    if tensor.is_cpu:
-        return tensor
-    fetched, event = _on_its_way(tensor)
-    event.synchronize()
-    return fetched
-
-
 class Doubts:
     """A word of doubt for each of `ranks`, and copies of all of them to come."""
 
@@ -76,7 +53,7 @@ class Doubts:
 
     def note(self) -> None:
         """Have the words copied as they are behind all that was begun so far."""
-        copy = _on_its_way(self._words) if self._words.is_cuda else (self._words, None)
+        copy = start_fetch(self._words) if self._words.is_cuda else (self._words, None)
         self._copies.append(copy)
 
     def found(self, *, wait: bool = False) -> list[int]:
@@ -92,12 +69,3 @@ class Doubts:
                 return doubtful  # and again, to whoever asks again
             self._copies.popleft()
         return []
-
-
-def _on_its_way(tensor: Tensor) -> tuple[Tensor, torch.cuda.Event]:
-    """A copy in pinned memory, and the event that tells when it is there."""
-    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    pinned.copy_(tensor, non_blocking=True)
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record(torch.cuda.current_stream(tensor.device))
-    return pinned, event

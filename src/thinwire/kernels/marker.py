@@ -1,5 +1,6 @@
 """Candidate marks: the bits that let selection skip a second dense pass."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,3 +142,17 @@ def dealt(blocks: tuple[Block, ...]) -> int:
     size = sum(block.length for block in blocks)
     chunk = blocks[0].chunk
     return chunk if blocks == interleaved_blocks(size, len(blocks), chunk) else -1
+
+
+def chosen_blocks(
+    marker: Marker,
+    numbers: Sequence[int] | None,
+    rounding: torch.dtype = torch.float32,
+) -> Sequence[int]:
+    """These numbers of a marker's blocks, each once, or all of them."""
+    if rounding not in (torch.float32, torch.bfloat16):
+        raise ValueError(f"values are rounded to float32 or bfloat16, not {rounding}")
+    chosen = range(len(marker.blocks)) if numbers is None else numbers
+    if len(set(chosen)) < len(chosen):
+        raise ValueError(f"blocks {list(chosen)}: name each of them once")
+    return chosen

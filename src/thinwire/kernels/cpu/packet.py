@@ -1,0 +1,41 @@
+"""A whole packet at once: most of what short lists cost is being handed around."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thinwire.kernels.cpu.elias_fano import read_section, write_section
+from thinwire.kernels.cpu.halves import write_bfloat16
+from thinwire.kernels.sections import check_spare, index_nbits
+
+Sparse = tuple[Tensor, Tensor]
+
+_WORD = 8
+
+
+def encode_packet(
+    header: Tensor, indices: Tensor, values: Tensor, size: int, low: int | None
+) -> Tensor:
+    nnz, begin = len(values), len(header) // _WORD
+    if len(indices) != nnz or values.dtype != torch.float32:
+        raise ValueError(
+            f"{len(indices)} indices and {nnz} values in {values.dtype}: a list has as "
+            "many of both, and float32"
+        )
+    end = begin + -(-index_nbits(size, nnz, low) // 64)
+    words = np.zeros(end + -(-nnz // 4), np.uint64)
+    words[:begin] = header.numpy().view(np.uint64)
+    write_section(indices.contiguous().numpy(), low, words[begin:end])
+    write_bfloat16(values.contiguous().numpy(), words[end:].view(np.uint16)[:nnz])
+    return torch.from_numpy(words.view(np.uint8))
+
+
+def decode_packet(
+    body: Tensor, begin: int, size: int, nnz: int, *, low: int | None
+) -> Sparse:
+    words = body.numpy().view(np.uint64)
+    end = begin // _WORD + -(-index_nbits(size, nnz, low) // 64)
+    indices = read_section(words[begin // _WORD : end], size, nnz, low)
+    check_spare(nnz % 4 == 0 or int(words[-1]) >> (nnz % 4 * 16) == 0)
+    halves = body[_WORD * end : _WORD * end + 2 * nnz].view(torch.bfloat16)
+    return indices, halves.float()

@@ -1,0 +1,311 @@
+"""Passes over every element, at the speed of memory: accumulate, mark, find a peak.
+
+An accumulate pass that also zeroes the gradient and marks candidates takes the time
+of `x.add_(grad)`; a reading pass takes a third of that. Numba does not vectorise
+"compare and pack the answers into a word", so 64 elements at a time are spelled out
+as vector instructions; they compile to whatever the processor has.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import extending, types
+from numpy.typing import NDArray
+
+from thinwire.kernels.cpu.compiled import kernel, part
+from thinwire.kernels.cpu.intrinsics import (
+    MAGNITUDE,
+    magnitude,
+)
+
+intrinsic: Any = extending.intrinsic
+
+Floats = NDArray[np.float32]
+Bits = NDArray[np.int64]
+# float32, or the bits of bfloat16 as uint16.
+Gradient = NDArray[Any]
+
+_LANES = 16
+_I16, _I32, _I64 = (ir.IntType(width) for width in (16, 32, 64))
+_FLOATS = ir.VectorType(ir.FloatType(), _LANES)
+_INTS = ir.VectorType(_I32, _LANES)
+_SHORTS = ir.VectorType(_I16, _LANES)
+
+
+@intrinsic
+def accumulate_64(
+    typing: Any, x: Any, p: Any, grad: Any, q: Any, scale: Any, threshold: Any
+) -> Any:
+    """`x = x * scale + grad; grad = 0` for 64 elements; their marks as an int64."""
+    del typing, p, q, scale, threshold
+    signature = types.int64(
+        x, types.int64, grad, types.int64, types.float32, types.int64
+    )
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        to = _address(context, builder, signature.args[0], args[0], args[1])
+        by = _address(context, builder, signature.args[2], args[2], args[3])
+        factor = _splat(builder, args[4], _FLOATS)
+        least = _splat(builder, builder.trunc(args[5], _I32), _INTS)
+        short = signature.args[2].dtype == types.uint16
+        marks = ir.Constant(_I64, 0)
+        for group in range(0, 64, _LANES):
+            there = builder.gep(to, [ir.Constant(_I64, group)])
+            here = builder.gep(by, [ir.Constant(_I64, group)])
+            addend = _load_floats(builder, here, short=short)
+            old = _load(builder, there, _FLOATS, 4)
+            new = builder.fadd(builder.fmul(old, factor), addend)
+            _store(builder, new, there, 4)
+            zero = ir.Constant(_SHORTS if short else _FLOATS, [0] * _LANES)
+            _store(builder, zero, here, 2 if short else 4)
+            marks = _pack(builder, marks, new, least, group)
+        return marks
+
+    return signature, generate
+
+
+@intrinsic
+def _mark_64(typing: Any, x: Any, p: Any, threshold: Any) -> Any:
+    """Marks of the 64 elements of `x` from `p` on, as an int64."""
+    del typing, p, threshold
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        at = _address(context, builder, signature.args[0], args[0], args[1])
+        least = _splat(builder, builder.trunc(args[2], _I32), _INTS)
+        marks = ir.Constant(_I64, 0)
+        for group in range(0, 64, _LANES):
+            there = builder.gep(at, [ir.Constant(_I64, group)])
+            value = _load(builder, there, _FLOATS, 4)
+            marks = _pack(builder, marks, value, least, group)
+        return marks
+
+    return types.int64(x, types.int64, types.int64), generate
+
+
+@intrinsic
+def magnitude_bits(typing: Any, vector: Any, i: Any) -> Any:
+    """An element without its sign, in its own width: numba would widen it."""
+    del typing, i
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        at = _address(context, builder, signature.args[0], args[0], args[1])
+        bits = builder.load(at)
+        mask = (1 << (bits.type.width - 1)) - 1
+        return builder.and_(bits, ir.Constant(bits.type, mask))
+
+    return vector.dtype(vector, types.int64), generate
+
+
+@intrinsic
+def widen(typing: Any, value: Any) -> Any:
+    """A float32 as it is, the bits of a bfloat16 as the float32 they stand for."""
+    del typing
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        del context
+        if signature.args[0] == types.float32:
+            return args[0]
+        wide = builder.shl(builder.zext(args[0], _I32), ir.Constant(_I32, 16))
+        return builder.bitcast(wide, ir.FloatType())
+
+    return types.float32(value), generate
+
+
+def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.gep(data, [index])
+
+
+def _load(builder: Any, address: Any, vector: Any, align: int) -> Any:
+    return builder.load(builder.bitcast(address, vector.as_pointer()), align=align)
+
+
+def _store(builder: Any, value: Any, address: Any, align: int) -> None:
+    pointer = builder.bitcast(address, value.type.as_pointer())
+    builder.store(value, pointer, align=align)
+
+
+def _load_floats(builder: Any, address: Any, *, short: bool) -> Any:
+    if not short:
+        return _load(builder, address, _FLOATS, 4)
+    wide = builder.zext(_load(builder, address, _SHORTS, 2), _INTS)
+    shift = ir.Constant(_INTS, [16] * _LANES)
+    return builder.bitcast(builder.shl(wide, shift), _FLOATS)
+
+
+def _splat(builder: Any, value: Any, vector: Any) -> Any:
+    empty = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(empty, value, ir.Constant(_I32, 0))
+    return builder.shuffle_vector(first, empty, ir.Constant(_INTS, [0] * _LANES))
+
+
+def _pack(builder: Any, marks: Any, value: Any, least: Any, group: int) -> Any:
+    mask = ir.Constant(_INTS, [MAGNITUDE] * _LANES)
+    bits = builder.and_(builder.bitcast(value, _INTS), mask)
+    answers = builder.bitcast(builder.icmp_unsigned(">=", bits, least), _I16)
+    wide = builder.shl(builder.zext(answers, _I64), ir.Constant(_I64, group))
+    return builder.or_(marks, wide)
+
+
+@kernel
+def accumulate(
+    x: Floats, offset: int, grad: Gradient, scale: Any, low: int, high: int
+) -> None:
+    """`x = x * scale + grad; grad = 0` for the elements `low` to `high` of `x`."""
+    words = (high - low) >> 7
+    p = low
+    q = low + (words << 6)
+    for _ in range(words):
+        accumulate_64(x, p, grad, p - offset, scale, 0)
+        accumulate_64(x, q, grad, q - offset, scale, 0)
+        p += 64
+        q += 64
+    while q < high:
+        x[q] = x[q] * scale + widen(grad[q - offset])
+        grad[q - offset] = 0
+        q += 1
+
+
+@kernel
+def accumulate_and_mark(
+    words: Bits,
+    starts: Bits,
+    firsts: Bits,
+    thresholds: Bits,
+    chunk: int,
+    x: Floats,
+    offset: int,
+    grad: Gradient,
+    scale: Any,
+    low: int,
+    middle: int,
+    high: int,
+) -> None:
+    """The same, and the marks of these elements.
+
+    Block b begins at `starts[b]` (one more start than blocks) if `chunk` is 0, else
+    the blocks take chunks in turn. Its words begin at `firsts[b]`. Both sides of
+    `middle`, where no word is begun, are worked on in turns.
+    """
+    p = end_p = low
+    q = end_q = middle
+    w = v = 0
+    least_p = least_q = np.int64(0)
+    while True:
+        while p == end_p and p < middle:
+            b, j, end = run(starts, len(firsts), chunk, p, middle)
+            w = firsts[b] + (j >> 6)
+            least_p = np.int64(thresholds[b])
+            p = _edge(words, w, j & 63, least_p, x, p, grad, p - offset, scale, end)
+            w = firsts[b] + ((j + p - end_p) >> 6)
+            end_p = p + (end - p) // 64 * 64
+        while q == end_q and q < high:
+            b, j, end = run(starts, len(firsts), chunk, q, high)
+            v = firsts[b] + (j >> 6)
+            least_q = np.int64(thresholds[b])
+            q = _edge(words, v, j & 63, least_q, x, q, grad, q - offset, scale, end)
+            v = firsts[b] + ((j + q - end_q) >> 6)
+            end_q = q + (end - q) // 64 * 64
+        if p == end_p or q == end_q:
+            break
+        for _ in range(min(end_p - p, end_q - q) >> 6):
+            words[w] = accumulate_64(x, p, grad, p - offset, scale, least_p)
+            words[v] = accumulate_64(x, q, grad, q - offset, scale, least_q)
+            p += 64
+            q += 64
+            w += 1
+            v += 1
+    # One side is done; of the other there are a few words at most, unless it is all.
+    if q == end_q:
+        q, end_q, v, least_q, high = p, end_p, w, least_p, middle
+    while q < high:
+        while q < end_q:
+            words[v] = accumulate_64(x, q, grad, q - offset, scale, least_q)
+            q += 64
+            v += 1
+        while q == end_q and q < high:
+            b, j, end = run(starts, len(firsts), chunk, q, high)
+            v = firsts[b] + (j >> 6)
+            least_q = np.int64(thresholds[b])
+            q = _edge(words, v, j & 63, least_q, x, q, grad, q - offset, scale, end)
+            v = firsts[b] + ((j + q - end_q) >> 6)
+            end_q = q + (end - q) // 64 * 64
+
+
+@part
+def run(
+    starts: Bits, blocks: int, chunk: int, p: int, limit: int
+) -> tuple[int, int, int]:
+    """The block of an element, its number there, and where its neighbours end."""
+    if chunk:
+        number = p // chunk
+        b = number % blocks
+        j = number // blocks * chunk + p - number * chunk
+        return b, j, min((number + 1) * chunk, limit)
+    b = 0
+    while p >= starts[b + 1]:
+        b += 1
+    return b, p - starts[b], min(starts[b + 1], limit)
+
+
+@part
+def _edge(
+    words: Bits,
+    w: int,
+    bit: int,
+    threshold: int,
+    x: Floats,
+    p: int,
+    grad: Gradient,
+    q: int,
+    scale: Any,
+    end: int,
+) -> int:
+    """Elements one by one, to where a whole word of them begins, or to the end.
+
+    A piece that begins or ends inside a word replaces its own bits only.
+    """
+    while p < end and (bit or p + 64 > end):
+        value = x[p] * scale + widen(grad[q])
+        x[p] = value
+        grad[q] = 0
+        mark = np.int64(1) << bit
+        if magnitude(value) >= threshold:
+            words[w] |= mark
+        else:
+            words[w] &= ~mark
+        p += 1
+        q += 1
+        bit = (bit + 1) & 63
+        w += bit == 0
+    return p
+
+
+@kernel
+def mark(
+    x: Floats,
+    start: int,
+    chunk: int,
+    stride: int,
+    length: int,
+    words: Bits,
+    threshold: int,
+) -> None:
+    """The marks of one block, in a reading pass."""
+    for w in range(len(words)):
+        j = w << 6
+        within = j % chunk
+        p = start + j // chunk * stride + within
+        if within + 64 <= chunk and j + 64 <= length:
+            words[w] = _mark_64(x, p, threshold)
+            continue
+        marks = np.int64(0)
+        for bit in range(min(64, length - j)):
+            marks |= np.int64(magnitude(x[p]) >= threshold) << bit
+            p += 1
+            within += 1
+            if within == chunk:
+                within = 0
+                p += stride - chunk
+        words[w] = marks

@@ -1,0 +1,249 @@
+"""Sorted values as polynomials: 15 ns a value to fit, 2 ns to evaluate."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from thinwire.kernels.cpu.compiled import kernel, part, refcounted
+from thinwire.kernels.reference.poly import (
+    VALUES_PER_PIECE,
+    assembled,
+    check_descending,
+    check_finite,
+    parsed,
+)
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Lengths = NDArray[np.int64]
+Counts = NDArray[np.uint8]
+
+_AS_THEY_ARE = 255
+_RUNS = 5
+_BATCH = 256
+
+
+def encode_poly(values: Tensor, degree: int, pieces: int) -> Tensor:
+    listed = values.detach().contiguous().numpy()
+    most = min(pieces, len(listed) // VALUES_PER_PIECE)
+    ends = np.zeros(max(most, _RUNS), np.int64)
+    count = _cut(listed, most, degree + 3, ends)
+    check_descending(count >= 0)
+    counts = np.zeros(count, np.uint8)
+    data = np.empty(len(listed) + count * (degree + 1), np.float32)
+    used = _describe(listed, ends[:count], degree, counts, data)
+    return assembled(np.diff(ends[:count], prepend=0), counts, data[:used])
+
+
+def decode_poly(section: Tensor, nnz: int) -> Tensor:
+    lengths, counts, data = parsed(section, nnz)
+    values = torch.empty(nnz)
+    check_finite(_evaluate(lengths, counts, data, values.numpy()))
+    return values
+
+
+@part
+def _kind(value: Any) -> int:
+    if not np.isfinite(value) or value == 0:
+        return 0
+    return 1 if value > 0 else -1
+
+
+@part
+def _runs(values: Floats, ends: Lengths) -> int:
+    """Where the values of one kind end; -1 if they are not in the order of kinds."""
+    count = 0
+    at = 0
+    for kind in range(_RUNS):
+        start = at
+        while at < len(values):
+            value = values[at]
+            if kind in (0, 4):
+                fits = not np.isfinite(value)
+            elif kind == 2:
+                fits = value == 0
+            else:
+                fits = _kind(value) == 2 - kind
+            if not fits:
+                break
+            at += 1
+        if at > start:
+            ends[count] = at
+            count += 1
+    return count if at == len(values) else -1
+
+
+@part
+def _strays_most(values: Floats, start: int, end: int, least: int) -> tuple[float, int]:
+    """How far from the chord values are at most, and where, not too near the ends."""
+    if end - start < 2 * least or _kind(values[start]) == 0:
+        return 0.0, start
+    first = np.float64(values[start])
+    rise = np.float64(values[end - 1]) - first
+    width = np.float64(end - start - 1)
+    furthest = start
+    most = 0.0
+    for i in range(start, end):
+        apart = abs((np.float64(values[i]) - first) * width - rise * (i - start))
+        if apart > most:
+            most = apart
+            furthest = i
+    return most / width, min(max(furthest, start + least), end - least)
+
+
+@kernel
+@refcounted
+def _cut(values: Floats, most: int, least: int, ends: Lengths) -> int:
+    """Where pieces end; answers how many there are."""
+    count: int = _runs(values, ends)
+    strayed = np.zeros(len(ends))
+    knots = np.zeros(len(ends), np.int64)
+    start = 0
+    for i in range(count):
+        strayed[i], knots[i] = _strays_most(values, start, ends[i], least)
+        start = ends[i]
+    while 0 < count < most:
+        furthest = 0
+        for i in range(1, count):
+            if strayed[i] > strayed[furthest]:
+                furthest = i
+        if not strayed[furthest] > 0:
+            break
+        for i in range(count, furthest, -1):
+            ends[i] = ends[i - 1]
+            strayed[i] = strayed[i - 1]
+            knots[i] = knots[i - 1]
+        ends[furthest] = knots[furthest]
+        count += 1
+        for i in range(furthest, furthest + 2):
+            start = 0 if i == 0 else ends[i - 1]
+            strayed[i], knots[i] = _strays_most(values, start, ends[i], least)
+    return count
+
+
+@kernel
+@refcounted
+def _describe(
+    values: Floats, ends: Lengths, degree: int, counts: Counts, data: Floats
+) -> int:
+    """Write what each piece is described by; answers how many numbers that takes."""
+    used = 0
+    start = 0
+    for i in range(len(ends)):
+        piece = values[start : ends[i]]
+        start = ends[i]
+        if _kind(piece[0]) == 0:
+            continue
+        if len(piece) > degree + 1:
+            coefficients = data[used : used + degree + 1]
+            _fit(piece, coefficients)
+            found = np.empty(len(piece), np.float32)
+            if _curve(coefficients, found) and not _crosses(found, piece[0]):
+                counts[i] = degree + 1
+                used += degree + 1
+                continue
+        counts[i] = _AS_THEY_ARE
+        data[used : used + len(piece)] = piece
+        used += len(piece)
+    return used
+
+
+@part
+def _crosses(values: Floats, first: Any) -> bool:
+    """Whether a value has another sign than the first of its piece."""
+    below = above = False
+    for i in range(len(values)):
+        below |= values[i] < 0
+        above |= values[i] > 0
+    return below if first > 0 else above
+
+
+@part
+@refcounted
+def _fit(values: Floats, coefficients: Floats) -> None:
+    """Least squares, as `reference_poly` explains."""
+    terms = len(coefficients)
+    last = len(values) - 1
+    ahead = np.empty(terms)
+    behind = np.empty(terms)
+    for k in range(terms):
+        below = np.float64((k + 1) * (last - k))
+        ahead[k] = np.float64((2 * k + 1) * last) / below
+        behind[k] = np.float64(k * (last + k + 1)) / below
+    sums = np.zeros(terms)
+    for i in range(len(values)):
+        x = np.float64(2 * i - last) / np.float64(last)
+        y = np.float64(values[i])
+        before = 0.0
+        now = 1.0
+        for k in range(terms):
+            sums[k] += y * now
+            after = ahead[k] * x * now - behind[k] * before
+            before = now
+            now = after
+    square = np.float64(len(values))
+    fitted = np.zeros(terms)
+    powers_before = np.zeros(terms)
+    powers = np.zeros(terms)
+    powers[0] = 1.0
+    for k in range(terms):
+        share = sums[k] / square
+        for j in range(terms):
+            fitted[j] += share * powers[j]
+        for j in range(terms - 1, -1, -1):
+            raised = powers[j - 1] if j > 0 else 0.0
+            after = ahead[k] * raised - behind[k] * powers_before[j]
+            powers_before[j] = powers[j]
+            powers[j] = after
+        above = np.float64((2 * k + 1) * (last + k + 2))
+        square = square * above / np.float64((2 * k + 3) * (last - k))
+    for j in range(terms):
+        coefficients[j] = fitted[j]
+
+
+@part
+@refcounted
+def _curve(coefficients: Floats, values: Floats) -> bool:
+    """Horner's rule; answers whether all values are finite."""
+    last = len(values) - 1
+    x = np.empty(_BATCH)
+    y = np.empty(_BATCH)
+    wrong = False
+    for start in range(0, len(values), _BATCH):
+        count = min(_BATCH, len(values) - start)
+        for t in range(count):
+            x[t] = np.float64(2 * (start + t) - last) / np.float64(max(last, 1))
+            y[t] = 0.0
+        for j in range(len(coefficients) - 1, -1, -1):
+            coefficient = np.float64(coefficients[j])
+            for t in range(count):
+                y[t] = y[t] * x[t] + coefficient
+        for t in range(count):
+            value = np.float32(y[t])
+            values[start + t] = value
+            wrong |= not np.isfinite(value)
+    return not wrong
+
+
+@kernel
+@refcounted
+def _evaluate(lengths: Lengths, counts: Counts, data: Floats, values: Floats) -> bool:
+    """Every piece; answers whether all values are finite."""
+    finite = True
+    at = 0
+    start = 0
+    for i in range(len(lengths)):
+        piece = values[start : start + lengths[i]]
+        start += lengths[i]
+        if counts[i] == _AS_THEY_ARE:
+            piece[:] = data[at : at + len(piece)]
+            at += len(piece)
+            for t in range(len(piece)):
+                finite &= np.isfinite(piece[t])
+        else:
+            finite &= _curve(data[at : at + counts[i]], piece)
+            at += counts[i]
+    return finite

@@ -1,0 +1,289 @@
+"""The k largest of listed candidates, exactly, in four launches that never sort.
+
+Candidates are counted in 256 bins from the threshold on, each 0.2 % wide; those of the
+bin that holds the k-th largest are counted again, one count per magnitude. Meanwhile
+tiles are put in order: their counts, added up, tell where the candidates of each belong
+in an ascending list. In that list batches count what they give, and write it behind
+what the batches before them give: the first ones of equal magnitude have the smaller
+index.
+
+Where the candidates do not tell the answer (fewer than k, more than there was room for,
+or the k-th far above the threshold) the block is left to `dense_select`. No launch
+waits for the host: each reads what the one before it has written.
+"""
+
+from typing import Any
+
+import triton.language as tl
+
+from thinwire.kernels.cuda.halves import rest
+from thinwire.kernels.cuda.launch import arrive, await_others, kernel, position, reach
+from thinwire.kernels.cuda.mark import (
+    BINS,
+    COARSE,
+    COUNT,
+    CROWD,
+    DENSE,
+    KTH,
+    OCTAVE,
+    REST,
+    STATE,
+    THRESHOLD,
+    TICKETS,
+    TIES,
+    TILE,
+    WINDOW,
+    extent,
+)
+
+# Bits of a magnitude that a coarse bin does not tell; half of them are counted first.
+FINE_BITS: Any = tl.constexpr(14)
+FINE_MASK: Any = tl.constexpr((1 << 14) - 1)
+HALF_BITS: Any = tl.constexpr(7)
+HALF: Any = tl.constexpr(128)
+# Counts of a block: coarse bins, halves, and every magnitude of one coarse bin.
+HALVES: Any = tl.constexpr(256)
+EVERY: Any = tl.constexpr(256 + 128)
+# Behind them, the candidates of every thousand tiles.
+COUNTS: Any = tl.constexpr(256 + 128 + (1 << 14))
+
+# Candidates of a program, and tiles of one that puts tiles in order.
+BATCH: Any = tl.constexpr(2048)
+# Of a batch: batches whose counts are read at once.
+MANY: Any = tl.constexpr(1024)
+
+
+@kernel
+def _batch(found: tl.tensor, q: tl.tensor, room: tl.tensor, count: tl.tensor) -> Any:
+    i = tl.program_id(0) * BATCH + tl.arange(0, BATCH)
+    inside = i < count
+    entry = tl.load(found + q.to(tl.int64) * room + i, mask=inside, other=0)
+    return i, entry, inside
+
+
+@kernel
+def _order(
+    g: tl.tensor,
+    q: tl.tensor,
+    listed: tl.tensor,
+    shifts: tl.tensor,
+    tiles: tl.tensor,
+    crowds: tl.tensor,
+) -> None:
+    """How far the candidates of each tile lie from where ascending order has them."""
+    t = g * CROWD + tl.arange(0, CROWD)
+    before = tl.zeros([CROWD], tl.int32)
+    for first in range(0, g, CROWD):
+        other = first + tl.arange(0, CROWD)
+        before += tl.load(crowds + other, mask=other < g, other=0)
+    at = q.to(tl.int64) * tiles + t
+    entry = tl.load(listed + at, mask=t < tiles, other=0)
+    size = entry.to(tl.int32)
+    place = tl.sum(before) + tl.cumsum(size) - size
+    tl.store(shifts + at, place - (entry >> 32).to(tl.int32), mask=t < tiles)
+
+
+@kernel
+def count_coarse(
+    rows: tl.tensor,
+    state: tl.tensor,
+    found: tl.tensor,
+    room: tl.tensor,
+    cleared: tl.tensor,
+    words: tl.tensor,
+    listed: tl.tensor,
+    shifts: tl.tensor,
+    tiles: tl.tensor,
+    batches: tl.tensor,
+    waiting: tl.constexpr,
+) -> None:
+    """Find the bin that holds the k-th largest, or say that there is none.
+
+    Programs beyond the last batch put tiles in order.
+    """
+    await_others(waiting, admitting=True)
+    row = rows + 3 * tl.program_id(1)
+    q, k = tl.load(row).to(tl.int32), tl.load(row + 1).to(tl.int32)
+    own = state + q * STATE
+    count, low = tl.load(own + COUNT), tl.load(own + THRESHOLD)
+    counts = cleared + q.to(tl.int64) * words
+    p = tl.program_id(0)
+    if p >= batches:
+        _order(p - batches, q, listed, shifts, tiles, counts + COUNTS)
+    else:
+        every = tl.arange(0, BINS)
+        enough = (count >= k) & (count <= room)
+        if enough & (p * BATCH < count):
+            _, entry, inside = _batch(found, q, room, count)
+            above = (entry.to(tl.int32) & 0x7FFFFFFF) - low
+            # Most are beyond the bins, and need not be counted one by one.
+            near = inside & (above < ((BINS - 1) << FINE_BITS))
+            some = tl.histogram(above >> FINE_BITS, BINS, mask=near)
+            beyond = tl.sum((inside & ~near).to(tl.int32))
+            some += tl.where(every == BINS - 1, beyond, 0)
+            tl.atomic_add(counts + every, some, mask=some > 0, sem="relaxed")
+        if arrive(own + TICKETS + 1) == batches - 1:
+            some = tl.load(counts + every, cache_modifier=".cg")
+            b, rest = reach(some, k, BINS)
+            tl.store(own + COARSE, b)
+            tl.store(own + REST, rest)
+            # The last bin has no upper end.
+            tl.store(own + DENSE, 1 - (enough & (b < BINS - 1)).to(tl.int32))
+
+
+@kernel
+def count_fine(
+    rows: tl.tensor,
+    state: tl.tensor,
+    found: tl.tensor,
+    room: tl.tensor,
+    cleared: tl.tensor,
+    words: tl.tensor,
+    shifts: tl.tensor,
+    ordered: tl.tensor,
+    tiles: tl.tensor,
+    waiting: tl.constexpr,
+) -> None:
+    """Find the k-th largest, and how many of exactly its magnitude to take.
+
+    On the way candidates are copied to where ascending order has them.
+    """
+    await_others(waiting, admitting=True)
+    q = tl.load(rows + 3 * tl.program_id(1)).to(tl.int32)
+    own = state + q * STATE
+    if tl.load(own + DENSE) == 0:
+        count, low = tl.load(own + COUNT), tl.load(own + THRESHOLD)
+        b = tl.load(own + COARSE)
+        counts = cleared + q.to(tl.int64) * words
+        if tl.program_id(0) * BATCH < count:
+            i, entry, inside = _batch(found, q, room, count)
+            tile = (entry >> 32).to(tl.int32) // TILE
+            shift = tl.load(shifts + q.to(tl.int64) * tiles + tile, mask=inside)
+            tl.store(ordered + q.to(tl.int64) * room + i + shift, entry, mask=inside)
+            above = (entry.to(tl.int32) & 0x7FFFFFFF) - low
+            inside = inside & (above >> FINE_BITS == b)
+            above = above & FINE_MASK
+            half = counts + HALVES + (above >> HALF_BITS)
+            tl.atomic_add(half, 1, mask=inside, sem="relaxed")
+            tl.atomic_add(counts + EVERY + above, 1, mask=inside, sem="relaxed")
+        if arrive(own + TICKETS + 2) == tl.num_programs(0) - 1:
+            lane = tl.arange(0, HALF)
+            halves = tl.load(counts + HALVES + lane, cache_modifier=".cg")
+            h, rest = reach(halves, tl.load(own + REST), HALF)
+            each = counts + EVERY + (h << HALF_BITS) + lane
+            f, ties = reach(tl.load(each, cache_modifier=".cg"), rest, HALF)
+            kth = low + (b << FINE_BITS) + (h << HALF_BITS) + f
+            tl.store(own + KTH, kth)
+            tl.store(own + TIES, ties)
+            tl.store(own + WINDOW, tl.maximum(kth - OCTAVE, 0))
+
+
+@kernel
+def _larger_and_equal(entry: tl.tensor, inside: tl.tensor, kth: tl.tensor) -> Any:
+    key = entry.to(tl.int32) & 0x7FFFFFFF
+    return inside & (key > kth), inside & (key == kth)
+
+
+@kernel
+def count_given(
+    rows: tl.tensor,
+    state: tl.tensor,
+    ordered: tl.tensor,
+    room: tl.tensor,
+    given: tl.tensor,
+    waiting: tl.constexpr,
+) -> None:
+    """How many larger ones (high half) and equal ones each batch has."""
+    await_others(waiting, admitting=True)
+    q = tl.load(rows + 3 * tl.program_id(1)).to(tl.int32)
+    own = state + q * STATE
+    count = tl.load(own + COUNT)
+    if (tl.load(own + DENSE) == 0) & (tl.program_id(0) * BATCH < count):
+        _, entry, inside = _batch(ordered, q, room, count)
+        larger, equal = _larger_and_equal(entry, inside, tl.load(own + KTH))
+        total = tl.sum((larger.to(tl.int32) << 16) + equal.to(tl.int32))
+        at = given + q * tl.num_programs(0) + tl.program_id(0)
+        tl.store(at, (total.to(tl.int64) >> 16 << 32) + (total & 0xFFFF))
+
+
+@kernel
+def write(
+    rows: tl.tensor,
+    state: tl.tensor,
+    ordered: tl.tensor,
+    room: tl.tensor,
+    given: tl.tensor,
+    indices: tl.tensor,
+    values: tl.tensor,
+    x: tl.tensor,
+    table: tl.tensor,
+    start: tl.tensor,
+    stride: tl.tensor,
+    chunk: tl.constexpr,
+    one: tl.constexpr,
+    removing: tl.constexpr,
+    lent: tl.constexpr,
+    brain: tl.constexpr,
+    waiting: tl.constexpr,
+) -> None:
+    """Write what a batch gives, behind what the batches before it give.
+
+    If `removing`, it leaves the vector (if `brain`, as a bfloat16); where candidates
+    were `lent`, it has left, and the others come back.
+    """
+    await_others(waiting, admitting=True)
+    row = rows + 3 * tl.program_id(1)
+    q, out = tl.load(row).to(tl.int32), tl.load(row + 2)
+    own = state + q * STATE
+    count = tl.load(own + COUNT)
+    p = tl.program_id(0)
+    if (tl.load(own + DENSE) == 0) & (p * BATCH < count):
+        kth, ties = tl.load(own + KTH), tl.load(own + TIES)
+        _, entry, inside = _batch(ordered, q, room, count)
+        sums = tl.zeros([MANY], tl.int64)
+        for first in range(0, p, MANY):
+            other = first + tl.arange(0, MANY)
+            at = given + q * tl.num_programs(0) + other
+            sums += tl.load(at, mask=other < p, other=0)
+        before = tl.sum(sums)
+        larger, equal = _larger_and_equal(entry, inside, kth)
+        packed = (larger.to(tl.int32) << 16) + equal.to(tl.int32)
+        rank = tl.cumsum(packed) - packed
+        equals = before.to(tl.int32) + (rank & 0xFFFF)
+        to = out + (before >> 32) + (rank >> 16) + tl.minimum(equals, ties)
+        selected = larger | (equal & (equals < ties))
+        value = entry.to(tl.int32).to(tl.float32, bitcast=True)
+        tl.store(indices + to, (entry >> 32).to(tl.int32), mask=selected)
+        tl.store(values + to, value, mask=selected)
+        if removing:
+            begin, _ = extent(table, q, start, count, one)
+            j = (entry >> 32).to(tl.int32)
+            at = x + position(j, begin, stride, chunk)
+            if lent:
+                tl.store(at, value, mask=inside & ~selected)
+            else:
+                tl.store(at, rest(value, brain), mask=selected)
+
+
+@kernel
+def restore(
+    rows: tl.tensor,
+    state: tl.tensor,
+    found: tl.tensor,
+    room: tl.tensor,
+    x: tl.tensor,
+    table: tl.tensor,
+    start: tl.tensor,
+    stride: tl.tensor,
+    chunk: tl.constexpr,
+    one: tl.constexpr,
+) -> None:
+    """Put back candidates that were lent."""
+    q = tl.load(rows + 3 * tl.program_id(1)).to(tl.int32)
+    count = tl.minimum(tl.load(state + q * STATE + COUNT), room)
+    if tl.program_id(0) * BATCH < count:
+        _, entry, inside = _batch(found, q, room, count)
+        begin, _ = extent(table, q, start, count, one)
+        at = x + position((entry >> 32).to(tl.int32), begin, stride, chunk)
+        value = entry.to(tl.int32).to(tl.float32, bitcast=True)
+        tl.store(at, value, mask=inside)

@@ -1,0 +1,274 @@
+"""One pass over every element: accumulate, and list candidates for selection.
+
+A candidate is an element whose magnitude is at least its block's threshold. A tile of
+1024 elements takes as many places of its block's list as it has candidates, by one
+atomic addition, and writes them in ascending order; which tile comes first is left to
+chance, so a table remembers each tile's place and nothing depends on it.
+
+The threshold comes from a sample of this very step: 32 neighbours out of every few
+thousand elements, counted in 256 bins of two octaves around the last selection's
+k-th magnitude. A remembered threshold would fail whenever the gradient's scale jumps.
+"""
+
+from typing import Any
+
+import triton.language as tl
+
+from thinwire.kernels.cuda.halves import rest
+from thinwire.kernels.cuda.launch import (
+    arrive,
+    await_others,
+    kernel,
+    magnitude,
+    position,
+    reach,
+)
+
+TILE: Any = tl.constexpr(1024)
+# Tiles whose candidates are also counted together.
+CROWD: Any = tl.constexpr(1024)
+BINS: Any = tl.constexpr(256)
+# Of a sample: neighbours, which share a line of memory, in a row; rows of a program.
+NEIGHBOURS: Any = tl.constexpr(32)
+# Bins of a sample's window, as bits of a magnitude: a window is two octaves wide.
+WINDOW_SHIFT: Any = tl.constexpr(16)
+CLEARED: Any = tl.constexpr(2048)
+NO: Any = tl.constexpr(value=False)
+OCTAVE: Any = tl.constexpr(1 << 23)
+
+# Words of a block's state. What is counted by atomics lies on lines of its own.
+STATE: Any = tl.constexpr(96)
+THRESHOLD: Any = tl.constexpr(0)
+WINDOW: Any = tl.constexpr(1)  # where the window of the next sample begins
+DENSE: Any = tl.constexpr(2)  # 1 where the candidates do not tell the answer
+COARSE: Any = tl.constexpr(3)
+REST: Any = tl.constexpr(4)
+KTH: Any = tl.constexpr(5)  # the k-th magnitude
+TIES: Any = tl.constexpr(6)  # how many elements of exactly this magnitude to take
+COUNT: Any = tl.constexpr(32)  # of candidates, those included that found no room
+TICKETS: Any = tl.constexpr(64)  # of the sample, and of the two counts after it
+
+
+@kernel
+def extent(
+    table: tl.tensor,
+    q: tl.tensor,
+    start: tl.tensor,
+    length: tl.tensor,
+    one: tl.constexpr,
+) -> Any:
+    """Where a block begins, and its length: as given if there is one block only."""
+    if not one:
+        start = tl.load(table + 2 * q)
+        length = tl.load(table + 2 * q + 1).to(tl.int32)
+    return start, length
+
+
+@kernel
+def sample(
+    x: tl.tensor,
+    grad: tl.tensor,
+    scale: tl.tensor,
+    table: tl.tensor,
+    first: tl.tensor,
+    start: tl.tensor,
+    length: tl.tensor,
+    stride: tl.tensor,
+    aims: tl.tensor,
+    state: tl.tensor,
+    sampled: tl.tensor,
+    cleared: tl.tensor,
+    words: tl.tensor,
+    rows: tl.tensor,
+    chunk: tl.constexpr,
+    one: tl.constexpr,
+    reading: tl.constexpr,
+    cold: tl.constexpr,
+    height: tl.constexpr,
+) -> None:
+    """Choose the threshold of each block from `rows` times 32 of its elements.
+
+    `cold` looks at all octaves and chooses the window of the next sample instead. All
+    counts that later launches begin with are cleared on the way.
+    """
+    q = tl.program_id(1) + first
+    programs = tl.num_programs(0)
+    row = tl.program_id(0) * height + tl.arange(0, height)
+    start, length = extent(table, q, start, length, one)
+    spacing = length // rows
+    j = (row * spacing)[:, None] + tl.arange(0, NEIGHBOURS)[None, :]
+    inside = (row < rows)[:, None] & (j < length)
+    p = position(j, start, stride, chunk)
+    value = tl.load(x + p, mask=inside, other=0.0)
+    if not reading:
+        value = value * scale + tl.load(grad + p, mask=inside, other=0.0).to(tl.float32)
+    low = tl.load(state + q * STATE + WINDOW)
+    if cold:
+        bins = magnitude(value) >> 23
+    else:
+        above = (magnitude(value) - low) >> WINDOW_SHIFT
+        bins = tl.minimum(tl.maximum(above, 0), BINS - 1)
+    every = tl.arange(0, BINS)
+    counts = tl.histogram(
+        tl.reshape(bins, [height * NEIGHBOURS]),
+        BINS,
+        mask=tl.reshape(inside, [height * NEIGHBOURS]),
+    )
+    tl.atomic_add(sampled + q * BINS + every, counts, mask=counts > 0, sem="relaxed")
+    for begin in range(tl.program_id(0) * CLEARED, words, programs * CLEARED):
+        at = begin + tl.arange(0, CLEARED)
+        tl.store(cleared + q.to(tl.int64) * words + at, 0, mask=at < words)
+    own = state + q * STATE
+    if arrive(own + TICKETS) == programs - 1:
+        counts = tl.load(sampled + q * BINS + every, cache_modifier=".cg")
+        tl.store(sampled + q * BINS + every, tl.zeros_like(counts))
+        b, _ = reach(counts, tl.load(aims + q), BINS)
+        b = tl.maximum(b, 0)
+        if cold:
+            tl.store(own + WINDOW, tl.maximum(b * OCTAVE - OCTAVE // 2, 0))
+        else:
+            # Below the window everything is one bin: its elements are not listed.
+            tl.store(own + THRESHOLD, tl.maximum(low + (b << WINDOW_SHIFT), 1))
+        tl.store(own + COUNT, 0)
+        tl.store(own + DENSE, 0)
+        tl.store(own + TICKETS + tl.arange(0, 4), tl.zeros([4], tl.int32))
+
+
+@kernel
+def _sum(
+    x: tl.tensor,
+    grad: tl.tensor,
+    scale: tl.tensor,
+    least: tl.tensor,
+    inside: tl.tensor,
+    reading: tl.constexpr,
+    scaled: tl.constexpr,
+    zeroing: tl.constexpr,
+    lending: tl.constexpr,
+    brain: tl.constexpr,
+) -> Any:
+    """What a tile of the vector is, or becomes; zero outside of it.
+
+    If `lending`, values from the magnitude `least` on leave it.
+    """
+    other = None if inside is None else 0.0
+    value = tl.load(x, mask=inside, other=other)
+    if not reading:
+        addend = tl.load(grad, mask=inside, other=other).to(tl.float32)
+        value = (value * scale if scaled else value) + addend
+        kept = value
+        if lending:
+            kept = tl.where(magnitude(value) >= least, rest(value, brain), value)
+        tl.store(x, kept, mask=inside)
+        if zeroing:
+            tl.store(grad, tl.zeros([TILE], grad.dtype.element_ty), mask=inside)
+    return value
+
+
+@kernel
+def accumulate_and_list(
+    x: tl.tensor,
+    grad: tl.tensor,
+    scale: tl.tensor,
+    table: tl.tensor,
+    first: tl.tensor,
+    start: tl.tensor,
+    length: tl.tensor,
+    stride: tl.tensor,
+    state: tl.tensor,
+    listed: tl.tensor,
+    found: tl.tensor,
+    room: tl.tensor,
+    tiles: tl.tensor,
+    crowds: tl.tensor,
+    words: tl.tensor,
+    lent: tl.tensor,
+    chunk: tl.constexpr,
+    one: tl.constexpr,
+    aligned: tl.constexpr,
+    reading: tl.constexpr,
+    scaled: tl.constexpr,
+    zeroing: tl.constexpr,
+    running: tl.constexpr,
+    lending: tl.constexpr,
+    brain: tl.constexpr,
+    waiting: tl.constexpr,
+) -> None:
+    """`x = x * scale + grad` for a tile, and its candidates.
+
+    `reading` leaves out the gradient: candidates of `x` as it is. The table `listed`
+    has each tile's first place in the list (high half) and number of candidates. If
+    `lending`, candidates of the blocks whose bit is set in `lent` leave the vector (if
+    `brain`, but for what bfloat16 cannot tell), for a later launch to put back the few
+    that are not selected: a tenth of the scattered writes that taking out the others
+    takes.
+    """
+    await_others(waiting, admitting=False)
+    t = tl.program_id(0)
+    q = t * 0 if one else first + t // tiles
+    tile = t if one else t % tiles
+    start, length = extent(table, q, start, length, one)
+    j = tile * TILE + tl.arange(0, TILE)
+    inside = j < length
+    if running:
+        # A tile is one run of neighbours, wherever it lies.
+        base = position(tile * TILE, start, stride, chunk)
+        if aligned:
+            base = tl.multiple_of(base, 16)
+        x += base
+        grad += base
+        p = tl.arange(0, TILE)
+    else:
+        p = position(j, start, stride, chunk)
+    threshold = tl.load(state + q * STATE + THRESHOLD)
+    to, by = x + p, grad + p
+    least = threshold
+    if lending and not one:
+        least = tl.where((lent >> q) & 1 == 1, threshold, 0x7FFFFFFF)
+    # A mask of which nothing is known would keep loads from being four elements wide.
+    if (tile + 1) * TILE <= length:
+        value = _sum(
+            to, by, scale, least, None, reading, scaled, zeroing, lending, brain
+        )
+    else:
+        value = _sum(
+            to, by, scale, least, inside, reading, scaled, zeroing, lending, brain
+        )
+    candidate = (magnitude(value) >= threshold) & inside
+    marks = candidate.to(tl.int32)
+    total = tl.sum(marks)
+    at = listed + q.to(tl.int64) * tiles + tile
+    if total > 0:
+        place = tl.atomic_add(state + q * STATE + COUNT, total, sem="relaxed")
+        tl.atomic_add(crowds + q * words + tile // CROWD, total, sem="relaxed")
+        slot = place + tl.cumsum(marks) - 1
+        low = value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+        entry = (j.to(tl.int64) << 32) | low
+        listing = found + q.to(tl.int64) * room + slot
+        tl.store(listing, entry, mask=candidate & (slot < room))
+        if lending:  # noqa: SIM102 - one is known when compiling, the other is not
+            if place + total > room:
+                # What found no room in the list must not be lost.
+                tl.store(to, value, mask=candidate)
+        tl.store(at, (place.to(tl.int64) << 32) | total)
+    else:
+        tl.store(at, total.to(tl.int64))
+
+
+@kernel
+def accumulate(
+    x: tl.tensor,
+    grad: tl.tensor,
+    scale: tl.tensor,
+    size: tl.tensor,
+    scaled: tl.constexpr,
+    zeroing: tl.constexpr,
+) -> None:
+    """`x = x * scale + grad` for a tile, and nothing else."""
+    base = tl.program_id(0).to(tl.int64) * TILE
+    lane = tl.arange(0, TILE)
+    to, by = x + base + lane, grad + base + lane
+    if base + TILE <= size:
+        _sum(to, by, scale, 0, None, NO, scaled, zeroing, NO, NO)
+    else:
+        _sum(to, by, scale, 0, lane < size - base, NO, scaled, zeroing, NO, NO)

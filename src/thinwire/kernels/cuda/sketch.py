@@ -1,0 +1,428 @@
+"""Count-sketches: each cell adds up, in ascending order, the blocks that reach it.
+
+To add in the order of the reference a cell cannot wait for elements to arrive: it must
+go and fetch them. Cells are therefore cut into stretches as long as a block, or a
+little longer, so that a block reaches into the stretch in which it begins and into the
+next, at most; and every stretch gets a list of the blocks that may reach it. Blocks are
+put on the lists in any order (`_count`, `_place`), then each is moved to where the
+number of smaller ones on its list says (`_order`). After that a program owns a tile of
+cells and walks along its list (`_add`): the vector is read once for each row, and all
+cells of a tile read neighbours.
+
+A stretch starts after a multiple of its length. The last takes what is over, so it has
+up to twice the length, and a block that goes round from it reaches the first only.
+
+With short blocks a tile has many lists, and each cell walks along its own. With blocks
+of 1 a list is one cell's elements, and reading them is as slow as memory is at random.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from thinwire.kernels import splitmix
+from thinwire.kernels.cuda.launch import EXACT, LONGEST, cdiv, flat, kernel
+from thinwire.kernels.hashes import KEYS, Hashes, signed
+from thinwire.kernels.reference import sketch as reference
+
+# Numbers that change from step to step, or from vector to vector: a kernel is compiled
+# for any of them. Nor may it know that `out` begins at a multiple of 16 bytes: a thread
+# would write four neighbours at once, and read four, at any address, one by one.
+counting: Any = triton.jit(
+    do_not_specialize=["seed", "first", "blocks", "size", "columns", "stretches"],
+    do_not_specialize_on_alignment=["out"],
+)
+
+STEP: Any = tl.constexpr(signed(splitmix.STEP))
+FIRST: Any = tl.constexpr(signed(splitmix.FIRST))
+SECOND: Any = tl.constexpr(signed(splitmix.SECOND))
+CELL: Any = tl.constexpr(2**31 - 1)
+
+SPAN: Any = tl.constexpr(256)
+# Entries of a list that a cell asks memory for at once.
+AHEAD: Any = tl.constexpr(4)
+LANES: Any = tl.constexpr(64)
+
+# Blocks from this length on fill the lanes of a tile: one list serves all its cells.
+_LONG = 128
+# Cells or elements of a tile, at most; and where each follows a list of its own.
+_TILE, _SMALL_TILE = 1024, 256
+# Entries of all lists together, of 20 bytes; and of one list, on average. Moving one to
+# its place takes a look at all others. A vector with more is added part by part.
+_ENTRIES, _LISTED = 1 << 22, 32
+_FEWEST = 1 << 14
+_NETWORKS = (1, 3, 5, 7)
+
+
+@kernel
+def _scrambled(word: tl.tensor) -> Any:
+    """What `splitmix.scrambled` makes of it: shifts bring in zeros."""
+    word = (word ^ ((word >> 30) & 0x3FFFFFFFF)) * FIRST
+    word = (word ^ ((word >> 27) & 0x1FFFFFFFFF)) * SECOND
+    return word ^ ((word >> 31) & 0x1FFFFFFFF)
+
+
+@kernel
+def _key(seed: tl.tensor, row: tl.tensor) -> Any:
+    return _scrambled(seed.to(tl.int64) + row.to(tl.int64) * STEP)
+
+
+@kernel
+def _drawn(key: tl.tensor, number: tl.tensor, columns: tl.tensor) -> Any:
+    """The cell in which a block begins, and whether its sign is a minus."""
+    word = _scrambled(key + (number.to(tl.int64) + 1) * STEP)
+    return (((word >> 32) & 0xFFFFFFFF) * columns) >> 32, word & 1
+
+
+@kernel
+def _sign(minus: tl.tensor) -> Any:
+    return 1.0 - 2.0 * minus.to(tl.float32)
+
+
+@kernel
+def _stretch(
+    start: tl.tensor, after: tl.tensor, stretches: tl.tensor, length: tl.constexpr
+) -> Any:
+    """The stretch in which a block begins, or the one after it."""
+    at = tl.minimum(start // length, stretches - 1) + after
+    return tl.where(at == stretches, 0, at)
+
+
+@counting
+def _count(
+    counts: tl.tensor,
+    slots: tl.tensor,
+    seed: tl.tensor,
+    first: tl.tensor,
+    blocks: tl.tensor,
+    columns: tl.tensor,
+    stretches: tl.tensor,
+    length: tl.constexpr,
+    reaches: tl.constexpr,
+) -> None:
+    row = tl.program_id(1)
+    i = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
+    inside = i < blocks
+    start, _ = _drawn(_key(seed, row), first + i.to(tl.int64), columns)
+    for after in tl.static_range(reaches):
+        at = row.to(tl.int64) * stretches + _stretch(start, after, stretches, length)
+        # The count of a list stands where the sum of all before it ends.
+        slot = tl.atomic_add(counts + at + 1, 1, mask=inside, sem="relaxed")
+        tl.store(slots + (row * reaches + after) * blocks + i, slot, mask=inside)
+
+
+@counting
+def _place(
+    starts: tl.tensor,
+    slots: tl.tensor,
+    entries: tl.tensor,
+    seed: tl.tensor,
+    first: tl.tensor,
+    blocks: tl.tensor,
+    columns: tl.tensor,
+    stretches: tl.tensor,
+    length: tl.constexpr,
+    reaches: tl.constexpr,
+) -> None:
+    row = tl.program_id(1)
+    i = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
+    inside = i < blocks
+    start, minus = _drawn(_key(seed, row), first + i.to(tl.int64), columns)
+    for after in tl.static_range(reaches):
+        at = row.to(tl.int64) * stretches + _stretch(start, after, stretches, length)
+        slot = tl.load(slots + (row * reaches + after) * blocks + i, mask=inside)
+        to = tl.load(starts + at, mask=inside, other=0) + slot
+        # Entries are in the order of their blocks, the upper 31 bits.
+        entry = (i.to(tl.int64) << 33) | (start << 2) | (after << 1) | minus
+        tl.store(entries + to, entry, mask=inside)
+
+
+@counting
+def _order(
+    starts: tl.tensor,
+    entries: tl.tensor,
+    ordered: tl.tensor,
+    blocks: tl.tensor,
+    stretches: tl.tensor,
+    length: tl.constexpr,
+    reaches: tl.constexpr,
+) -> None:
+    row = tl.program_id(1)
+    i = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
+    inside = i < blocks * reaches
+    entry = tl.load(entries + row * blocks * reaches + i, mask=inside, other=0)
+    start, after = (entry >> 2) & CELL, (entry >> 1) & 1
+    at = row.to(tl.int64) * stretches + _stretch(start, after, stretches, length)
+    low = tl.load(starts + at, mask=inside, other=0)
+    high = tl.load(starts + at + 1, mask=inside, other=0)
+    to = low
+    for e in range(tl.max(high - low)):
+        there = low + e < high
+        other = tl.load(entries + low + e, mask=there, other=0)
+        to += (there & (other < entry)).to(tl.int32)
+    tl.store(ordered + to, entry, mask=inside)
+
+
+@counting
+def _add(
+    x: tl.tensor,
+    table: tl.tensor,
+    starts: tl.tensor,
+    ordered: tl.tensor,
+    first: tl.tensor,
+    size: tl.tensor,
+    columns: tl.tensor,
+    stretches: tl.tensor,
+    block: tl.constexpr,
+    length: tl.constexpr,
+    tile: tl.constexpr,
+    together: tl.constexpr,
+    fresh: tl.constexpr,
+) -> None:
+    row = tl.program_id(1)
+    cell = tl.program_id(0) * tile + tl.arange(0, tile)
+    inside = cell < columns
+    cells = table + row.to(tl.int64) * columns + cell
+    if fresh:
+        total = tl.zeros([tile], tl.float32)
+    else:
+        total = tl.load(cells, mask=inside, other=0.0)
+    # One list for all cells, as scalars, or one for each.
+    at = tl.program_id(0) * tile if together else cell
+    at = tl.minimum(at // length, stretches - 1) + row.to(tl.int64) * stretches
+    low, high = tl.load(starts + at), tl.load(starts + at + 1)
+    longest = high - low if together else tl.max(high - low)
+    for e in range(0, longest, AHEAD):
+        for ahead in tl.static_range(AHEAD):
+            here = low + e + ahead
+            listed = here < high
+            entry = tl.load(ordered + here, mask=listed, other=0)
+            begin = (first + (entry >> 33)) * block
+            count = tl.where(listed, tl.minimum(size - begin, block), 0).to(tl.int32)
+            lane = cell - ((entry >> 2) & CELL).to(tl.int32)
+            lane = tl.where(lane < 0, lane + columns, lane)
+            # Adding a zero changes nothing, because a sum from 0 on is never -0.
+            value = tl.load(x + begin + lane, mask=lane < count, other=0.0)
+            total += _sign(entry & 1) * value
+    tl.store(cells, total, mask=inside)
+
+
+def encode_sketch(x: Tensor, hashes: Hashes) -> Tensor:
+    if hashes.columns > LONGEST:
+        return reference.encode_sketch.reference(x, hashes)
+    vector = flat(x.contiguous())
+    table = torch.empty(hashes.rows, hashes.columns, device=x.device)
+    blocks = cdiv(vector.numel(), hashes.block)
+    if blocks == 0:
+        return table.zero_()
+    length = _length(hashes.block)
+    stretches = max(hashes.columns // length, 1)
+    reaches = 1 if hashes.block == 1 or stretches == 1 else 2
+    most = min(_LISTED * stretches, _ENTRIES // (hashes.rows * reaches))
+    part = max(most, _FEWEST)
+    tile, together = _tile(length)
+    grid = (cdiv(hashes.columns, tile), hashes.rows)
+    form = {"length": length, "block": hashes.block, "tile": tile, "together": together}
+    for first in range(0, blocks, part):
+        count = min(part, blocks - first)
+        shape = (hashes.columns, stretches)
+        lists = _lists(hashes, (first, count), shape, (length, reaches), x.device)
+        given = (vector, table, *lists, first, vector.numel(), *shape)
+        _add[grid](*given, fresh=first == 0, **form, **EXACT)
+    return table
+
+
+def _lists(
+    hashes: Hashes,
+    numbers: tuple[int, int],
+    shape: tuple[int, int],
+    form: tuple[int, int],
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    """Where the list of each stretch starts, row after row; and all the lists."""
+    count, stretches, reaches = numbers[1], shape[1], form[1]
+    listed = reaches * count
+    counts = torch.zeros(hashes.rows * stretches + 1, dtype=torch.int32, device=device)
+    slots = torch.empty(hashes.rows * listed, dtype=torch.int32, device=device)
+    entries = torch.empty(len(slots), dtype=torch.int64, device=device)
+    ordered = torch.empty_like(entries)
+    grid = (cdiv(count, SPAN.value), hashes.rows)
+    given = (_seed(hashes), *numbers, *shape, *form)
+    _count[grid](counts, slots, *given, **EXACT)
+    starts = torch.cumsum(counts, 0, dtype=torch.int32)
+    _place[grid](starts, slots, entries, *given, **EXACT)
+    grid = (cdiv(listed, SPAN.value), hashes.rows)
+    _order[grid](starts, entries, ordered, count, stretches, *form, **EXACT)
+    return starts, ordered
+
+
+def _seed(hashes: Hashes) -> int:
+    """What the keys of the rows are scrambled from, a step apart."""
+    return signed(hashes.seed + splitmix.STEP * (1 + KEYS * hashes.epoch))
+
+
+def _length(block: int) -> int:
+    """Of a stretch: whole tiles, if blocks are long."""
+    return block if block < _LONG else cdiv(block, _LONG) * _LONG
+
+
+def _tile(length: int) -> tuple[int, bool]:
+    """How many neighbours a program takes, and whether they lie in one stretch."""
+    if length % _LONG:
+        return _SMALL_TILE, False
+    return min(length & -length, _TILE), True
+
+
+@kernel
+def _read(
+    table: tl.tensor,
+    seed: tl.tensor,
+    row: tl.constexpr,
+    number: tl.tensor,
+    lane: tl.tensor,
+    inside: tl.tensor,
+    columns: tl.tensor,
+) -> Any:
+    """What a row says of elements: those of one block, or each of its own."""
+    key = _key(seed, tl.full([], row, tl.int32))
+    start, minus = _drawn(key, number, columns)
+    around = lane - (columns - start).to(tl.int32)
+    cell = tl.where(around < 0, lane + start.to(tl.int32), around)
+    cells = table + tl.full([], row, tl.int64) * columns
+    return _sign(minus) * tl.load(cells + cell, mask=inside, other=0.0)
+
+
+@kernel
+def _middle(a: tl.tensor, b: tl.tensor, c: tl.tensor) -> Any:
+    return tl.maximum(tl.minimum(a, b), tl.minimum(tl.maximum(a, b), c))
+
+
+@kernel
+def _middle_of_5(
+    a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor, e: tl.tensor
+) -> Any:
+    """The least of four is below the median of five, and their greatest above it."""
+    low = tl.maximum(tl.minimum(a, b), tl.minimum(c, d))
+    high = tl.minimum(tl.maximum(a, b), tl.maximum(c, d))
+    return _middle(low, high, e)
+
+
+@kernel
+def _middle_of_7(
+    a: tl.tensor,
+    b: tl.tensor,
+    c: tl.tensor,
+    d: tl.tensor,
+    e: tl.tensor,
+    f: tl.tensor,
+    g: tl.tensor,
+) -> Any:
+    """By thirteen comparisons, of which each keeps what may still be the median."""
+    a, f = tl.minimum(a, f), tl.maximum(a, f)
+    a, d = tl.minimum(a, d), tl.maximum(a, d)
+    b, g = tl.minimum(b, g), tl.maximum(b, g)
+    c, e = tl.minimum(c, e), tl.maximum(c, e)
+    b = tl.maximum(a, b)
+    d, f = tl.minimum(d, f), tl.maximum(d, f)
+    c, g = tl.minimum(c, g), tl.maximum(c, g)
+    d = tl.maximum(c, d)
+    d = tl.minimum(d, g)
+    e = tl.minimum(e, f)
+    b, e = tl.minimum(b, e), tl.maximum(b, e)
+    return _middle(b, d, e)
+
+
+@counting
+def _estimate(
+    out: tl.tensor,
+    table: tl.tensor,
+    seed: tl.tensor,
+    size: tl.tensor,
+    columns: tl.tensor,
+    rows: tl.constexpr,
+    block: tl.constexpr,
+    tile: tl.constexpr,
+    together: tl.constexpr,
+    mean: tl.constexpr,
+) -> None:
+    begin = tl.program_id(0).to(tl.int64) * tile
+    i = begin + tl.arange(0, tile)
+    inside = i < size
+    # One block for all elements, as a scalar, or one for each.
+    n = (begin if together else i) // block
+    k = (i - n * block).to(tl.int32)
+    if mean:
+        total = tl.zeros([tile], tl.float32)
+        for row in tl.static_range(rows):
+            total += _read(table, seed, row, n, k, inside, columns)
+        found = tl.div_rn(total, tl.full([tile], rows, tl.float32))
+    else:
+        found = _read(table, seed, 0, n, k, inside, columns)
+        if rows >= 3:
+            b = _read(table, seed, 1, n, k, inside, columns)
+            c = _read(table, seed, 2, n, k, inside, columns)
+        if rows >= 5:
+            d = _read(table, seed, 3, n, k, inside, columns)
+            e = _read(table, seed, 4, n, k, inside, columns)
+        if rows == 7:
+            f = _read(table, seed, 5, n, k, inside, columns)
+            g = _read(table, seed, 6, n, k, inside, columns)
+            found = _middle_of_7(found, b, c, d, e, f, g)
+        elif rows == 5:
+            found = _middle_of_5(found, b, c, d, e)
+        elif rows == 3:
+            found = _middle(found, b, c)
+        # Adding zero turns a zero's minus sign off.
+        found += 0.0
+    tl.store(out + i, found, mask=inside)
+
+
+def estimate_sketch_(
+    out: Tensor, table: Tensor, hashes: Hashes, *, mean: bool = False
+) -> None:
+    rows, columns, block = hashes.rows, hashes.columns, hashes.block
+    if not mean and rows not in _NETWORKS:
+        raise ValueError(f"the median of {rows} rows: choose 1, 3, 5 or 7")
+    vector = flat(out)
+    if columns > LONGEST:
+        reference.estimate_sketch_.reference(out, table, hashes, mean=mean)
+    elif vector.numel():
+        tile, together = _tile(block)
+        form = {"rows": rows, "block": block, "tile": tile, "together": together}
+        given = (vector, table.contiguous(), _seed(hashes), vector.numel(), columns)
+        grid = (cdiv(vector.numel(), tile),)
+        _estimate[grid](*given, mean=mean, **form, **EXACT)
+
+
+@counting
+def _energy(
+    table: tl.tensor, lanes: tl.tensor, sums: tl.tensor, columns: tl.tensor
+) -> None:
+    row = tl.program_id(0)
+    lane = tl.arange(0, LANES)
+    cells = table + row.to(tl.int64) * columns
+    total = tl.zeros([LANES], tl.float64)
+    for j in range(0, columns, LANES * 16):
+        for ahead in tl.static_range(16):
+            at = j + ahead * LANES + lane
+            value = tl.load(cells + at, mask=at < columns, other=0.0).to(tl.float64)
+            total += value * value
+    tl.store(lanes + row * LANES + lane, total)
+    tl.debug_barrier()
+    in_all = tl.load(lanes + row * LANES)
+    for other in range(1, LANES):
+        in_all += tl.load(lanes + row * LANES + other)
+    tl.store(sums + row, in_all)
+
+
+def sketch_energy(table: Tensor) -> Tensor:
+    rows, columns = table.shape
+    if columns > LONGEST:
+        return reference.sketch_energy.reference(table)
+    sums = torch.empty(rows, dtype=torch.float64, device=table.device)
+    lanes = sums.new_empty(rows * LANES.value)
+    _energy[(rows,)](table.contiguous(), lanes, sums, columns, num_warps=1, **EXACT)
+    return sums
