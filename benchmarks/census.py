@@ -172,41 +172,42 @@ def report(tree: Path) -> None:
     found = sources(tree)
     print(f"{tree}\n\nLines by package")
     for area in AREAS:
-        chosen = [source for source in found if source.area == area]
-        total = sum(source.lines for source in chosen)
-        print(f"  {area:30} {total:7,} lines in {len(chosen)} files")
-        if area in AREAS[:3]:
-            lines = Counter[str]()
-            for source in chosen:
-                lines[package_of(source)] += source.lines
-            for package, count in lines.most_common():
-                print(f"    {package:28} {count:7,}")
-    every = [function for source in found for function in source.functions()]
+        _report_area(area, [source for source in found if source.area == area])
     largest = max(found, key=lambda source: source.lines)
     print(f"\nLargest file: {largest.path}, {largest.lines} lines")
     print(f"Files over 350 lines: {sum(source.lines > 350 for source in found)}")
     folder, count = folders(found).most_common(1)[0]
     print(f"Fullest folder: {folder}, {count} modules")
+    every = [function for source in found for function in source.functions()]
     for kind in ("python", "numba", "triton"):
-        chosen_functions = [each for each in every if each.kind == kind]
-        if not chosen_functions:
-            continue
-        print(f"\nFunctions ({kind}): {len(chosen_functions)}")
-        print(f"  longest: {max(chosen_functions, key=lambda each: each.lines)}")
-        most = max(chosen_functions, key=lambda each: each.parameters)
-        print(f"  most parameters: {most}")
-        counts = Counter(each.parameters for each in chosen_functions)
-        listed = ", ".join(f"{n}: {counts[n]}" for n in sorted(counts))
-        print(f"  functions by number of parameters: {listed}")
+        _report_functions(kind, [each for each in every if each.kind == kind])
     print(f"\nPublic names in thinwire: {len(public_names(tree))}")
     print("Members of contracts (without a default)")
     library = [source for source in found if source.area == "library"]
     for node in (node for source in library for node in source.classes()):
         if node.name in CONTRACTS:
             names, required = members(node)
-            print(
-                f"  {node.name:14} {len(names):2} ({len(required)}): {', '.join(names)}"
-            )
+            listed = ", ".join(names)
+            print(f"  {node.name:14} {len(names):2} ({len(required)}): {listed}")
+
+
+def _report_area(area: str, chosen: Sequence[Source]) -> None:
+    total = sum(source.lines for source in chosen)
+    print(f"  {area:30} {total:7,} lines in {len(chosen)} files")
+    lines = Counter[str]()
+    for source in chosen if area in AREAS[:3] else ():
+        lines[package_of(source)] += source.lines
+    for package, count in lines.most_common():
+        print(f"    {package:28} {count:7,}")
+
+
+def _report_functions(kind: str, chosen: Sequence[Function]) -> None:
+    print(f"\nFunctions ({kind}): {len(chosen)}")
+    print(f"  longest: {max(chosen, key=lambda each: each.lines)}")
+    print(f"  most parameters: {max(chosen, key=lambda each: each.parameters)}")
+    counts = Counter(each.parameters for each in chosen)
+    listed = ", ".join(f"{n}: {counts[n]}" for n in sorted(counts))
+    print(f"  functions by number of parameters: {listed}")
 
 
 def main() -> None:
