@@ -18,11 +18,10 @@ from experiments.tasks.images import ImageTask
 from experiments.tasks.language import LanguageTask
 from experiments.tasks.lstm import WordLSTM
 from experiments.tasks.recommendation import RecommendationTask
-from experiments.tasks.resnet import ResNet20
 from experiments.tasks.transformer import WordTransformer
-from experiments.tasks.vgg import VGG16
 from thinwire.errors import ConfigError
 from thinwire.tools.demo.model import Shape
+from thinwire.tools.models import VGG16, ResNet20
 
 _BPTT = 35  # words that a recurrent network is trained through
 _FREQUENT = 10_000  # words of the recurrent network, as many as Penn Treebank has

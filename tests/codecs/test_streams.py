@@ -1,6 +1,7 @@
 """Deflate and Zstd: every bit comes back, and no stream is believed."""
 
 import struct
+import sys
 import tracemalloc
 import zlib
 
@@ -175,3 +176,14 @@ def test_impossible_levels_are_refused(make, level):
 def test_golden_bytes(codec, name):
     _, packet = golden_packet(codec, spread(wave(300)), name)
     assert to_bits(golden_values(codec, packet)) == to_bits(wave(300))
+
+
+def test_without_zstandard_the_error_names_the_extra(monkeypatch):
+    section = Zstd().encode(torch.zeros(3), key=0)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    for call in (
+        lambda: Zstd().encode(torch.zeros(3), key=0),
+        lambda: Zstd().decode(section, 3, key=0),
+    ):
+        with pytest.raises(ConfigError, match=r"pip install 'thinwire\[zstd\]'"):
+            call()

@@ -4,6 +4,7 @@ As small as `Deflate` in a tenth of the time.
 """
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -46,20 +47,30 @@ class Zstd:
 
     def encode(self, values: Tensor, *, key: int) -> Tensor:
         del key
-        import zstandard  # noqa: PLC0415 - not needed to import thinwire
-
+        zstandard = _library()
         octets = values.contiguous().view(torch.uint8)
         return encode_stream(octets, zstandard.ZstdCompressor(self.level).compress)
 
     def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
         del key
+        _library()  # not under `checked`, which would blame the packet
         with checked("Zstd"):
             return decode_stream(section, 4 * nnz, _decompress).view(torch.float32)
 
 
-def _decompress(stream: bytes, nbytes: int) -> bytes:
-    import zstandard  # noqa: PLC0415 - not needed to import thinwire
+def _library() -> ModuleType:
+    """Import zstandard on first use: thinwire does not depend on it."""
+    try:
+        import zstandard  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(
+            "the codec zstd needs the package zstandard: pip install 'thinwire[zstd]'"
+        ) from error
+    return zstandard
 
+
+def _decompress(stream: bytes, nbytes: int) -> bytes:
+    zstandard = _library()
     try:
         # What a frame says it takes is believed below, so it is compared here.
         frame = zstandard.get_frame_parameters(stream)
@@ -69,6 +80,8 @@ def _decompress(stream: bytes, nbytes: int) -> bytes:
             raise ValueError(f"a frame of {len(stream)} bytes for {nbytes}")
         if frame.window_size > max(2 * nbytes, _LEAST_WINDOW):
             raise ValueError(f"a frame that takes {frame.window_size} bytes to read")
-        return zstandard.ZstdDecompressor().decompress(stream, allow_extra_data=False)
+        reader = zstandard.ZstdDecompressor()
+        content: bytes = reader.decompress(stream, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error
+    return content

@@ -1,4 +1,4 @@
-"""Models of the literature to measure with, without weights or data: small images."""
+"""Models to measure with, on random inputs."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle
@@ -8,37 +8,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from thinwire.tools.models import VGG16, ResNet20
+from thinwire.tools.models.vgg import STAGES
+
 Loss = Callable[[nn.Module], Tensor]
 Built = tuple[nn.Module, Loss]
 
+_CHANNELS = 3
 _CLASSES = 10
 _BATCH = 4
-
-# Channels of VGG-16's convolutions; a pooling after each part.
-_VGG = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
 
 def vgg16() -> Built:
     """VGG-16 for images of 32 x 32: 14.7 M parameters."""
-    layers: list[nn.Module] = []
-    before = 3
-    for part in _VGG:
-        for channels in part:
-            layers += [nn.Conv2d(before, channels, 3, padding=1)]
-            layers += [nn.BatchNorm2d(channels), nn.ReLU()]
-            before = channels
-        layers += [nn.MaxPool2d(2)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, _CLASSES)), _on_images
+    return VGG16(_CHANNELS, _CLASSES), _image_loss
 
 
 def resnet20() -> Built:
     """ResNet-20 for images of 32 x 32: 0.27 M parameters."""
-    blocks = [_Block(16, 16, 1) for _ in range(3)]
-    blocks += [_Block(16, 32, 2), _Block(32, 32, 1), _Block(32, 32, 1)]
-    blocks += [_Block(32, 64, 2), _Block(64, 64, 1), _Block(64, 64, 1)]
-    first = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
-    last = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, _CLASSES)]
-    return nn.Sequential(*first, *blocks, *last), _on_images
+    return ResNet20(_CHANNELS, _CLASSES), _image_loss
 
 
 def mlp() -> Built:
@@ -81,35 +69,14 @@ def matrices(size: int) -> list[tuple[int, ...]]:
 
 
 def _convolutions() -> Iterator[tuple[int, ...]]:
-    before = 3
-    for part in _VGG:
-        for channels in part:
+    before = _CHANNELS
+    for channels, count in STAGES:
+        for _ in range(count):
             yield channels, before, 3, 3
             before = channels
 
 
-class _Block(nn.Module):
-    """Two convolutions, and a way around them."""
-
-    def __init__(self, before: int, channels: int, stride: int) -> None:
-        super().__init__()
-        self.convolve = nn.Sequential(
-            nn.Conv2d(before, channels, 3, stride, padding=1, bias=False),
-            nn.BatchNorm2d(channels),
-            nn.ReLU(),
-            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels),
-        )
-        self.more = channels - before
-        self.stride = stride
-
-    def forward(self, x: Tensor) -> Tensor:
-        around = x[:, :, :: self.stride, :: self.stride]
-        around = functional.pad(around, (0, 0, 0, 0, 0, self.more))
-        return functional.relu(self.convolve(x) + around)
-
-
-def _on_images(model: nn.Module) -> Tensor:
-    images = torch.randn(_BATCH, 3, 32, 32)
-    kinds = torch.randint(0, _CLASSES, (_BATCH,))
-    return functional.cross_entropy(model(images), kinds)
+def _image_loss(model: nn.Module) -> Tensor:
+    images = torch.randn(_BATCH, _CHANNELS, 32, 32)
+    labels = torch.randint(0, _CLASSES, (_BATCH,))
+    return functional.cross_entropy(model(images), labels)

@@ -1,5 +1,23 @@
-"""The command line: `thinwire`, the layer that talks to people."""
+"""The command line: `thinwire`."""
 
-from thinwire.tools.cli.app import main
+import sys
+from collections.abc import Sequence
+
+_PACKAGES = frozenset({"typer", "rich"})
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; where a package of the extra is missing, name the extra."""
+    try:
+        from thinwire.tools.cli.app import app, run  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name not in _PACKAGES:
+            raise
+        sys.exit(
+            f"Error: the thinwire command needs {error.name}, which is not installed: "
+            "pip install 'thinwire[tools]'"
+        )
+    run(app, arguments)
+
 
 __all__ = ["main"]

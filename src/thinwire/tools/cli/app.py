@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +14,7 @@ from thinwire.tools.cli import lab as lab_commands
 from thinwire.tools.cli import methods as methods_command
 from thinwire.tools.cli import plan as plan_command
 from thinwire.tools.cli.formatting import parse_count
+from thinwire.tools.cli.options import Density, Json
 from thinwire.version import __version__
 
 app = typer.Typer(
@@ -29,15 +29,6 @@ app = typer.Typer(
 
 app.add_typer(bench_commands.app, name="bench")
 app.add_typer(lab_commands.app, name="lab")
-
-Density = Annotated[
-    float, typer.Option(help="Fraction of the gradient that is kept: 0.01 is 1 %.")
-]
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command."""
-    run(app, arguments)
 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
@@ -104,10 +95,7 @@ def demo(
         typer.Option(help="Time for everything; each method makes at least 10 steps."),
     ] = 120.0,
     density: Density = 0.01,
-    json: Annotated[
-        Path | None,
-        typer.Option(help="Also write the figures to this file.", metavar="FILE"),
-    ] = None,
+    json: Json = None,
 ) -> None:
     """Train a small language model with each method; compare bytes and losses.
 
@@ -117,88 +105,4 @@ def demo(
     demo_command.run(settings, Console(), json)
 
 
-@app.command()
-def plan(
-    *,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="A function that returns your model: models.py:build.",
-            metavar="PATH:FUNCTION",
-        ),
-    ] = None,
-    parameters: Annotated[
-        str | None,
-        typer.Option(help="Or how many parameters it has: 100e6.", metavar="NUMBER"),
-    ] = None,
-    workers: Annotated[int, typer.Option(help="Number of workers.")],
-    link: Annotated[
-        str,
-        typer.Option(
-            help="Of each worker: a rate and a latency, or a profile (.json) from "
-            "thinwire bench net.",
-            metavar="1gbit,100us",
-        ),
-    ],
-    backward: Annotated[
-        str,
-        typer.Option(help="How long a backward pass takes alone.", metavar="0.2s"),
-    ] = "0s",
-    methods: Annotated[
-        str,
-        typer.Option(
-            help="Methods, separated by commas; options after a colon, as in "
-            "spardl:teams=2,gtopk:variant=tree."
-        ),
-    ] = plan_command.DEFAULT_METHODS,
-    density: Annotated[
-        str, typer.Option(help="Fractions that are kept, separated by commas.")
-    ] = "0.01,0.001",
-    codecs: Annotated[
-        str | None,
-        typer.Option(
-            help="Codecs of lists, separated by commas, such as rice+log4; each "
-            "method's own if not given.",
-            show_default=False,
-        ),
-    ] = None,
-    ranks_per_machine: Annotated[
-        int | None,
-        typer.Option(help="How many workers share a machine's cores."),
-    ] = None,
-    cores: Annotated[
-        int | None,
-        typer.Option(help="Cores of such a machine; as many as here if not given."),
-    ] = None,
-    bucket_mb: Annotated[float, typer.Option(help="DDP's bucket_cap_mb.")] = 25.0,
-    recalibrate: Annotated[
-        bool, typer.Option("--recalibrate", help="Measure this machine's speed anew.")
-    ] = False,
-    json: Annotated[
-        Path | None,
-        typer.Option(help="Also write the figures to this file.", metavar="FILE"),
-    ] = None,
-    chart: Annotated[
-        Path | None,
-        typer.Option(help="Also draw to this file, .svg or .html.", metavar="FILE"),
-    ] = None,
-) -> None:
-    """Forecast the time of a training step with each method, before you try any.
-
-    It may well say that dense is best.
-    """
-    wanted = plan_command.Wanted(
-        model=model,
-        parameters=parameters,
-        workers=workers,
-        link=link,
-        backward=backward,
-        methods=methods,
-        density=density,
-        codecs=codecs,
-        ranks_per_machine=ranks_per_machine,
-        cores=cores,
-        bucket_mb=bucket_mb,
-    )
-    console = Console()
-    plan_command.run(wanted, console, recalibrate=recalibrate, file=json, chart=chart)
+app.command("plan")(plan_command.command)

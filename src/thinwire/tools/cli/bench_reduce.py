@@ -1,10 +1,11 @@
 """`thinwire bench reduce`: its table, its file, its report."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +14,21 @@ from thinwire.tools.bench import files, report
 from thinwire.tools.bench.contestants import DENSE
 from thinwire.tools.bench.reduce import Settings
 from thinwire.tools.cli import formatting
-from thinwire.tools.cli.launch import Place, run
+from thinwire.tools.cli.formatting import parse_count
+from thinwire.tools.cli.launch import Place, place, run, split
+from thinwire.tools.cli.options import (
+    Codecs,
+    Density,
+    Json,
+    Methods,
+    Peers,
+    Rate,
+    ReportPage,
+    Workers,
+    method_names,
+    peer_names,
+    takes,
+)
 
 DEFAULT_METHODS = "bf16,topk,gtopk,spardl,gs-sgd"
 DEFAULT_PEERS = "torch-bf16,torch-fp16,powersgd-1,powersgd-2,powersgd-4"
@@ -30,11 +45,62 @@ agree, exch.: waiting, for the wire and for other ranks.
 All verified in this run: every rank gets the same bits, delivered and owed add up."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceOptions:
+    """The options of the command."""
+
+    methods: Methods = DEFAULT_METHODS
+    peers: Peers = DEFAULT_PEERS
+    size: Annotated[
+        str, typer.Option(help="Elements of the gradient.", metavar="NUMBER")
+    ] = "14.7e6"
+    density: Density = 0.01
+    codec: Codecs = ""
+    workers: Workers = 4
+    rate: Rate = ""
+    repeats: Annotated[int, typer.Option(help="How often each method is timed.")] = 15
+    seconds: Annotated[
+        float,
+        typer.Option(
+            help="Time for one method; slow ones get fewer repeats, 3 at least."
+        ),
+    ] = 20.0
+    json: Json = None
+    page: ReportPage = None
+
+    def settings(self, where: Place) -> Settings:
+        """The settings of every rank."""
+        return Settings(
+            size=parse_count(self.size, "size"),
+            density=self.density,
+            methods=method_names(self.methods),
+            codecs=split(self.codec),
+            peers=peer_names(self.peers),
+            repeats=self.repeats,
+            seconds=self.seconds,
+            place=where.network,
+            rate=where.bits,
+        )
+
+
+@takes(ReduceOptions)
+def command(options: ReduceOptions) -> None:
+    """Time whole reductions: methods, codecs, and PyTorch's own, in turns.
+
+    Start it on every rank, with torchrun or thinwire lab run. Alone it starts local
+    processes: in a lab of the given rate where that can be, else over loopback, with a
+    forecast for that rate.
+    """
+    where = place(options.workers, options.rate)
+    outputs = Outputs(options.json, options.page)
+    measure(where, options.settings(where), Console(), outputs)
+
+
 def measure(
-    where: Place, settings: Settings, console: Console, files_to_write: "Outputs"
+    where: Place, settings: Settings, console: Console, outputs: "Outputs"
 ) -> None:
     """Measure, show, save."""
-    files_to_write.check()
+    outputs.check()
     settings.check(where.workers)
     found = run(where, "reduce", asdict(settings), console)
     if found is None:
@@ -43,7 +109,7 @@ def measure(
     show(figures, console)
     for line in remarks(figures, where):
         console.print(line, style="yellow", highlight=False, markup=False)
-    files_to_write.write(figures, console)
+    outputs.write(figures, console)
 
 
 class Outputs:

@@ -1,8 +1,9 @@
 """`thinwire bench train`: its table and its files."""
 
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -11,14 +12,77 @@ from thinwire.tools.bench import files
 from thinwire.tools.bench.contestants import DENSE
 from thinwire.tools.bench.train import ALONE, Settings
 from thinwire.tools.cli import formatting
-from thinwire.tools.cli.bench_reduce import Outputs
-from thinwire.tools.cli.launch import Place, run
+from thinwire.tools.cli.bench_reduce import DEFAULT_METHODS, Outputs
+from thinwire.tools.cli.launch import Place, place, run, split
+from thinwire.tools.cli.options import (
+    Codecs,
+    Density,
+    Json,
+    Methods,
+    Peers,
+    Rate,
+    ReportPage,
+    Workers,
+    method_names,
+    peer_names,
+    takes,
+)
 
 _NOTES = f"""\
 Forward, backward and the optimizer's step on the slowest rank, from a common start; \
 low, high: quartiles. "{ALONE}" does not communicate: what no method can be faster \
 than. sent: bytes a step of the busiest rank; in a lab with TCP/IP headers. Replicas \
 were bit-identical on all ranks at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainOptions:
+    """The options of the command."""
+
+    model: Annotated[
+        str,
+        typer.Option(
+            help="vgg16, resnet20 or mlp; or module:function of yours, which returns a "
+            "model and a function loss(model)."
+        ),
+    ] = "vgg16"
+    methods: Methods = DEFAULT_METHODS
+    peers: Peers = "torch-bf16,powersgd-1"
+    density: Density = 0.01
+    codec: Codecs = ""
+    scope: Annotated[
+        str, typer.Option(help="bucket (overlaps with backward) or model.")
+    ] = "bucket"
+    workers: Workers = 4
+    rate: Rate = ""
+    steps: Annotated[int, typer.Option(help="Timed steps of each method.")] = 15
+    json: Json = None
+    page: ReportPage = None
+
+    def settings(self, where: Place) -> Settings:
+        """The settings of every rank."""
+        return Settings(
+            model=self.model,
+            density=self.density,
+            methods=method_names(self.methods),
+            codecs=split(self.codec),
+            peers=peer_names(self.peers),
+            steps=self.steps,
+            scope=self.scope,
+            place=where.network,
+            rate=where.bits,
+        )
+
+
+@takes(TrainOptions)
+def command(options: TrainOptions) -> None:
+    """Time training steps of a model with each method, in turns.
+
+    Start it on every rank, with torchrun or thinwire lab run, or alone.
+    """
+    where = place(options.workers, options.rate)
+    outputs = Outputs(options.json, options.page)
+    measure(where, options.settings(where), Console(), outputs)
 
 
 def measure(

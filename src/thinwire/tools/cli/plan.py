@@ -4,7 +4,9 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 
 from thinwire import profile
@@ -12,6 +14,7 @@ from thinwire.cost import Link
 from thinwire.errors import ConfigError
 from thinwire.quantities import parse_duration, parse_rate
 from thinwire.tools.cli.formatting import parse_count
+from thinwire.tools.cli.options import Json, takes
 from thinwire.tools.cli.plan_report import Report, draw, shown
 from thinwire.tools.plan import machine
 from thinwire.tools.plan.candidates import Candidates, compared, with_teams
@@ -22,21 +25,69 @@ DEFAULT_METHODS = "dense,bf16,topk,gtopk,spardl,gs-sgd"
 CHARTS = (".svg", ".html")
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The options as they were typed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """The options of the command."""
 
-    model: str | None
-    parameters: str | None
-    workers: int
-    link: str
-    backward: str
-    methods: str
-    density: str
-    codecs: str | None
-    ranks_per_machine: int | None
-    cores: int | None
-    bucket_mb: float
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A function that returns your model: models.py:build.",
+            metavar="PATH:FUNCTION",
+        ),
+    ] = None
+    parameters: Annotated[
+        str | None,
+        typer.Option(help="Or how many parameters it has: 100e6.", metavar="NUMBER"),
+    ] = None
+    workers: Annotated[int, typer.Option(help="Number of workers.")]
+    link: Annotated[
+        str,
+        typer.Option(
+            help="Of each worker: a rate and a latency, or a profile (.json) from "
+            "thinwire bench net.",
+            metavar="1gbit,100us",
+        ),
+    ]
+    backward: Annotated[
+        str,
+        typer.Option(help="How long a backward pass takes alone.", metavar="0.2s"),
+    ] = "0s"
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Methods, separated by commas; options after a colon, as in "
+            "spardl:teams=2,gtopk:variant=tree."
+        ),
+    ] = DEFAULT_METHODS
+    density: Annotated[
+        str, typer.Option(help="Fractions that are kept, separated by commas.")
+    ] = "0.01,0.001"
+    codecs: Annotated[
+        str | None,
+        typer.Option(
+            help="Codecs of lists, separated by commas, such as rice+log4; each "
+            "method's own if not given.",
+            show_default=False,
+        ),
+    ] = None
+    ranks_per_machine: Annotated[
+        int | None,
+        typer.Option(help="How many workers share a machine's cores."),
+    ] = None
+    cores: Annotated[
+        int | None,
+        typer.Option(help="Cores of such a machine; as many as here if not given."),
+    ] = None
+    bucket_mb: Annotated[float, typer.Option(help="DDP's bucket_cap_mb.")] = 25.0
+    recalibrate: Annotated[
+        bool, typer.Option("--recalibrate", help="Measure this machine's speed anew.")
+    ] = False
+    json: Json = None
+    chart: Annotated[
+        Path | None,
+        typer.Option(help="Also draw to this file, .svg or .html.", metavar="FILE"),
+    ] = None
 
     def scenario(self) -> Scenario:
         """What is to be forecast, or an error that names the option."""
@@ -96,17 +147,26 @@ class Wanted:
         )
 
 
-def run(
-    wanted: Wanted,
-    console: Console,
-    *,
-    recalibrate: bool,
-    file: Path | None,
-    chart: Path | None,
-) -> None:
-    """Forecast, show a table that fits 80 columns, write the files that are wanted."""
-    _check_files(file, chart)
-    scenario, candidates = wanted.scenario(), wanted.candidates()
+@takes(PlanOptions)
+def command(options: PlanOptions) -> None:
+    """Forecast the time of a training step with each method, before you try any.
+
+    It may well say that dense is best.
+    """
+    console = Console()
+    _check_files(options.json, options.chart)
+    report = _forecast(options, console)
+    console.print(shown(report))
+    if options.json is not None:
+        options.json.write_text(json.dumps(report.as_dict(), indent=2) + "\n")
+        console.print(f"Figures written to {options.json}", highlight=False)
+    if options.chart is not None:
+        draw(report, options.chart)
+        console.print(f"Chart written to {options.chart}", highlight=False)
+
+
+def _forecast(options: PlanOptions, console: Console) -> Report:
+    scenario, candidates = options.scenario(), options.candidates()
     choices = candidates.choices()
     for choice in choices:
         choice.check(scenario.workers)
@@ -115,17 +175,10 @@ def run(
         speeds = machine.known(
             tried,
             sharing=scenario.sharing,
-            anew=recalibrate,
+            anew=options.recalibrate,
             tell=lambda what: status.update(f"measuring this machine, once: {what}"),
         )
-    report = Report(scenario, compared(choices, scenario, speeds))
-    console.print(shown(report))
-    if file is not None:
-        file.write_text(json.dumps(report.as_dict(), indent=2) + "\n")
-        console.print(f"Figures written to {file}", highlight=False)
-    if chart is not None:
-        draw(report, chart)
-        console.print(f"Chart written to {chart}", highlight=False)
+    return Report(scenario, compared(choices, scenario, speeds))
 
 
 def _check_files(file: Path | None, chart: Path | None) -> None:

@@ -6,9 +6,10 @@ after every convolution, and one linear layer instead of three.
 
 from torch import Tensor, nn
 
-from experiments.tasks.resnet import convolution
+from thinwire.tools.models.resnet import convolution
 
-_STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+# Channels and number of the convolutions before each pooling.
+STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 
 
 class VGG16(nn.Module):
@@ -17,7 +18,7 @@ class VGG16(nn.Module):
     def __init__(self, channels: int, classes: int = 10) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for width, depth in _STAGES:
+        for width, depth in STAGES:
             for _ in range(depth):
                 layers += [convolution(channels, width), nn.ReLU(inplace=True)]
                 channels = width
