@@ -6,6 +6,7 @@ import pytest
 from experiments.tasks import TASKS
 from experiments.train import command as train
 from experiments.train import launched, tensorboard
+from experiments.train import options as train_options
 
 from tests.experiments import tiny_data
 
@@ -109,7 +110,9 @@ def test_unknown_tasks_list_the_tasks(capsys):
 
 
 def test_options_are_numbers_where_they_can_be():
-    parsed = train.parsed_options(["teams=2", "sum=tree", "exact=true", "x=0.5"])
+    parsed = train_options.parsed_options(
+        ["teams=2", "sum=tree", "exact=true", "x=0.5"]
+    )
     assert parsed == {"teams": 2, "sum": "tree", "exact": True, "x": 0.5}
 
 
@@ -123,15 +126,15 @@ def torchrun(monkeypatch):
 def test_without_torchrun_workers_are_virtual():
     assert not launched.launched()
     assert launched.leads()
-    assert train.worker_count(None, virtual=True) == 8
+    assert train_options.worker_count(None, virtual=True) == 8
 
 
 @pytest.mark.usefixtures("torchrun")
 def test_torchrun_says_how_many_workers_there_are(capsys, ratings):
     assert launched.launched()
     assert not launched.leads()
-    assert train.worker_count(None, virtual=False) == 3
-    assert train.worker_count(3, virtual=False) == 3
+    assert train_options.worker_count(None, virtual=False) == 3
+    assert train_options.worker_count(3, virtual=False) == 3
     _, _, err = run(capsys, *ratings)
     assert "--workers 2, but torchrun has started 3" in err
     _, _, err = run(capsys, *ratings, "--virtual")
