@@ -25,8 +25,8 @@ from rich.console import Console
 
 from thinwire.errors import LabError
 from thinwire.tools.bench import files
-from thinwire.tools.bench.contestants import DENSE
 from thinwire.tools.bench.reduce import Settings
+from thinwire.tools.bench.torch_methods import DENSE
 from thinwire.tools.cli.formatting import count, nbytes, parse_count
 from thinwire.tools.cli.launch import place, run
 from thinwire.tools.lab.shaping import Shape, parse_rate, rate_name

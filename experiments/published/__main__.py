@@ -42,10 +42,10 @@ from thinwire.groups import SimulatedGroup, simulate
 from thinwire.layout import Layout
 from thinwire.sparse import keep_count
 from thinwire.tools.bench import files
-from thinwire.tools.bench.contestants import DENSE
 from thinwire.tools.bench.gradients import Gradients
 from thinwire.tools.bench.machine import machine
 from thinwire.tools.bench.reduce import LEAST_REPEATS, Settings
+from thinwire.tools.bench.torch_methods import DENSE
 from thinwire.tools.cli.launch import place, run
 
 LINK = Link(latency=436e-6, bandwidth=125e6)

@@ -1,4 +1,4 @@
-"""Real processes measure networks, reductions and training, and believe nobody."""
+"""Real processes measure networks, reductions and training, and verify the results."""
 
 import math
 
@@ -10,10 +10,11 @@ from torch import nn
 from tests.workers import pool
 from thinwire.collectives import Dense
 from thinwire.errors import ConfigError, ReplicaError
-from thinwire.tools.bench import contestants, net, reduce, train
-from thinwire.tools.bench.contestants import PEERS, Entry, Hook, entries
+from thinwire.tools.bench import methods, net, reduce, torch_methods, train
+from thinwire.tools.bench.methods import MethodSpec, method_specs
 from thinwire.tools.bench.models import matrices, resnet20, vgg16
-from thinwire.tools.bench.ranks import say_nothing
+from thinwire.tools.bench.ranks import ignore_progress
+from thinwire.tools.bench.torch_methods import PEERS, TorchHook
 
 pytestmark = pytest.mark.processes
 
@@ -21,13 +22,13 @@ METHODS = ("spardl", "topk", "bf16", "gs-sgd", "s2", "spardl:teams=2")
 
 
 def measured(group, settings):
-    beats = []
-    result = settings.measure(beats.append if group.rank == 0 else say_nothing)
-    return result, beats
+    events = []
+    result = settings.measure(events.append if group.rank == 0 else ignore_progress)
+    return result, events
 
 
 def test_a_network_is_measured_in_both_directions_of_every_pair():
-    (first, beats), (second, _) = pool(2).run(measured, net.Settings(shaped=True))
+    (first, events), (second, _) = pool(2).run(measured, net.Settings(shaped=True))
     assert first == second  # pairs are measured once, and everyone learns of them
     assert first.ranks == first.ranks_per_machine == first.ranks_per_host == 2
     assert first.hosts == 1
@@ -35,7 +36,7 @@ def test_a_network_is_measured_in_both_directions_of_every_pair():
     assert first.latency > 0
     assert all(rate > 0 for rate in (first.pair, first.together, first.flow))
     assert [row.count(0.0) for row in first.bandwidths] == [1, 1]
-    assert beats[-1].done == beats[-1].of
+    assert events[-1].done == events[-1].of
 
 
 def test_one_rank_is_no_network():
@@ -43,7 +44,7 @@ def test_one_rank_is_no_network():
         pool(1).run(measured, net.Settings())
 
 
-def test_reductions_are_timed_with_all_there_is_to_know():
+def test_reductions_are_timed():
     settings = reduce.Settings(
         size=20_000,
         density=0.02,
@@ -53,7 +54,7 @@ def test_reductions_are_timed_with_all_there_is_to_know():
         repeats=3,
         rate=10**9,
     )
-    (result, beats), (again, _) = pool(2).run(measured, settings)
+    (result, events), (again, _) = pool(2).run(measured, settings)
     labels = [row.label for row in result.rows]
     assert labels[: len(PEERS)] == list(PEERS)
     assert "spardl:teams=2 raw" in labels
@@ -63,7 +64,7 @@ def test_reductions_are_timed_with_all_there_is_to_know():
     assert again.rows == result.rows
     by_label = {row.label: row for row in result.rows}
     check_rows(by_label)
-    assert beats[-1].done == beats[-1].of
+    assert events[-1].done == events[-1].of
     assert (result.kept, result.ranks) == (400, 2)
 
 
@@ -85,47 +86,50 @@ def check_rows(rows):
     assert rows["topk raw"].phases["select"] > 0
 
 
-class Greedy(Hook):
-    """Keeps a thousandth of everything for itself."""
+class Lossy(TorchHook):
+    """Loses a thousandth of every element."""
 
     def reduce_(self, grad):
         super().reduce_(grad)
         grad.mul_(0.999)
 
 
-class Proud(Hook):
-    """Gives every rank a mean of its own."""
+class Divergent(TorchHook):
+    """Gives every rank a different mean."""
 
     def reduce_(self, grad):
         super().reduce_(grad)
         grad[7] += 1e-3 * dist.get_rank()
 
 
-def with_a_cheat(group, cheat):
-    """Let a class stand in for PyTorch's fp16 hook."""
-    honest = contestants.make
+def with_a_broken_hook(group, broken):
+    """Measure a class in place of PyTorch's fp16 hook."""
+    honest = methods.build
 
-    def make(entry, size, density, ranks):
-        if entry.method != "torch-fp16":
-            return honest(entry, size, density, ranks)
-        return cheat(size, *contestants._HOOKS["torch"])
+    def build(spec, size, density, ranks):
+        if spec.method != "torch-fp16":
+            return honest(spec, size, density, ranks)
+        return broken(size, *torch_methods.HOOKS["torch"])
 
-    reduce.make = make
+    reduce.build = build
     try:
         settings = reduce.Settings(size=1000, peers=("torch-fp16",), repeats=3)
-        settings.measure(say_nothing)
+        settings.measure(ignore_progress)
     except ReplicaError as error:
         return str(error)
     finally:
-        reduce.make = honest
+        reduce.build = honest
 
 
 @pytest.mark.parametrize(
-    ("cheat", "said"),
-    [(Greedy, "delivered and owed differ"), (Proud, "ranks got different means")],
+    ("broken", "said"),
+    [
+        (Lossy, "delivered and residual differ"),
+        (Divergent, "ranks got different means"),
+    ],
 )
-def test_who_loses_something_is_not_timed(cheat, said):
-    for message in pool(2).run(with_a_cheat, cheat):
+def test_a_method_that_loses_something_is_not_timed(broken, said):
+    for message in pool(2).run(with_a_broken_hook, broken):
         assert said in message
         assert "torch-fp16" in message
 
@@ -197,14 +201,16 @@ def test_teams_that_do_not_fit_the_ranks_are_refused_before_anything_starts():
 
 def test_slow_ones_take_fewer_turns_spread_over_the_run():
     settings = reduce.Settings(size=10, repeats=10, seconds=5.0)
-    fast, slow = (reduce.Lane(Entry("torch"), None, estimate=e) for e in (0.1, 4.0))
+    spec = MethodSpec("torch")
+    fast, slow = (reduce.MethodRun(spec, None, estimate=e) for e in (0.1, 4.0))
     assert fast.turns(settings) == set(range(10))
     assert slow.turns(settings) == {0, 3, 6}
 
 
-def test_dense_is_first_whoever_else_takes_part():
-    assert [entry.label for entry in entries(["topk"], [], [])] == ["torch", "topk"]
-    assert [e.label for e in entries(["deepreduce"], ["raw"], [])][1] == "deepreduce"
+def test_dense_is_first():
+    assert [spec.label for spec in method_specs(["topk"], [], [])] == ["torch", "topk"]
+    specs = method_specs(["deepreduce"], ["raw"], [])
+    assert specs[1].label == "deepreduce"
 
 
 def test_models_have_the_parameters_of_the_literature():

@@ -51,7 +51,8 @@ def alone(monkeypatch):
 def test_errors_come_before_anything_is_started(
     capsys, monkeypatch, arguments, message
 ):
-    monkeypatch.setattr(launch, "run", None)
+    for command in ("bench_net", "bench_reduce", "bench_train"):
+        monkeypatch.setattr(f"thinwire.tools.cli.{command}.run", None)
     code, _, err = run(capsys, *arguments)
     assert code == 2
     assert message in " ".join(err.split())
@@ -142,9 +143,9 @@ def test_what_processes_say_is_sorted():
     heard = []
     listener = launch._Listener(heard.append)
     listener.hear(0, "some warning")
-    listener.hear(0, 'thinwire-bench {"beat": {"wh')
-    listener.hear(0, 'thinwire-bench {"beat": {"what": "x", "done": 1, "of": 2}}')
-    assert [beat.done for beat in heard] == [1]
+    listener.hear(0, 'thinwire-bench {"progress": {"wh')
+    listener.hear(0, 'thinwire-bench {"progress": {"what": "x", "done": 1, "of": 2}}')
+    assert [event.done for event in heard] == [1]
     with pytest.raises(GroupError, match=r"(?s)code 1.*some warning"):
         listener.conclude(1)
     listener.hear(0, 'thinwire-bench {"result": {"a": 1}}')

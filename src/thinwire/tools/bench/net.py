@@ -21,7 +21,13 @@ from thinwire.errors import ConfigError
 from thinwire.groups import round_timing
 from thinwire.groups.torch import TorchGroup
 from thinwire.profile import Profile
-from thinwire.tools.bench.ranks import Beat, Neighbours, Tell, gathered, slowest
+from thinwire.tools.bench.ranks import (
+    Neighbours,
+    OnProgress,
+    ProgressEvent,
+    gathered,
+    slowest,
+)
 
 _MOST_ALONE = 8  # ranks: beyond, pairs take too long one after the other
 _PINGS = 30
@@ -42,7 +48,7 @@ class Settings:
 
     shaped: bool = False
 
-    def measure(self, tell: Tell) -> Profile:
+    def measure(self, on_progress: OnProgress) -> Profile:
         """Measure, on every rank at once; every rank gets the profile."""
         ranks = dist.get_world_size()
         if ranks < 2:  # noqa: PLR2004
@@ -52,19 +58,19 @@ class Settings:
         total = len(schedule) + 3
         pings, rates = [], []
         for done, pairs in enumerate(schedule):
-            tell(Beat("pairs", done, total))
+            on_progress(ProgressEvent("pairs", done, total))
             ping, rate = _measure_pairs(pairs)
             pings.append(ping)
             rates.append(rate)
         latencies, bandwidths = _matrix(schedule, pings), _matrix(schedule, rates)
         pair = median(_others(bandwidths))
-        tell(Beat("all at once", total - 3, total))
+        on_progress(ProgressEvent("all at once", total - 3, total))
         together = _ring(pair)
-        tell(Beat("rounds", total - 2, total))
+        on_progress(ProgressEvent("rounds", total - 2, total))
         rounds_ = round_timing.measure(TorchGroup())
-        tell(Beat("one flow and several", total - 1, total))
+        on_progress(ProgressEvent("one flow and several", total - 1, total))
         flow, flows = _flows(_distant(neighbours.hosts), pair)
-        tell(Beat("done", total, total))
+        on_progress(ProgressEvent("done", total, total))
         return Profile(
             latency=median(_others(latencies)),
             pair=pair,

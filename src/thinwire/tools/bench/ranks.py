@@ -1,4 +1,4 @@
-"""Real processes that measure together: joined, told apart, counted.
+"""Real processes that measure together: their process group, hosts and interfaces.
 
 They are started by torchrun, by `thinwire lab run`, or by the command line itself,
 which sets the same variables.
@@ -23,30 +23,30 @@ _PATIENCE = timedelta(minutes=10)  # a dense all-reduce at 10 Mbit/s takes minut
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
-    """A sign of life: `done` of so many parts, and what is being measured now."""
+class ProgressEvent:
+    """What is measured now, after `done` of `of` parts."""
 
     what: str
     done: int
     of: int
 
 
-Tell = Callable[[Beat], None]
+OnProgress = Callable[[ProgressEvent], None]
 
 
-def say_nothing(beat: Beat) -> None:
-    """What ranks other than 0 tell."""
+def ignore_progress(event: ProgressEvent) -> None:
+    """Do nothing: for ranks other than 0."""
 
 
 def launched() -> bool:
-    """Whether this process is a rank among others that someone has started."""
+    """Whether a launcher has given this process a rank."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 @contextmanager
 def joined() -> Iterator[int]:
-    """Meet the other ranks, over Gloo; this rank's number."""
-    # It would turn every method into dense and a comparison into a lie.
+    """Join the process group over Gloo; yields this rank's number."""
+    # It would turn every method into dense.
     os.environ.pop("THINWIRE", None)
     try:
         dist.init_process_group("gloo", timeout=_PATIENCE)
@@ -63,7 +63,7 @@ def joined() -> Iterator[int]:
 
 
 def gathered(mine: Any) -> list[Any]:
-    """What every rank has, in order of rank, on every rank."""
+    """The values of all ranks, in order of rank, on every rank."""
     every: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(every, mine)
     return every
@@ -78,10 +78,10 @@ def slowest(seconds: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """How ranks share what they run on."""
+    """Which ranks share a host or a machine."""
 
-    hosts: tuple[int, ...]  # of every rank: which network it is on, from 0
-    machines: tuple[int, ...]  # of every rank: whose processors it uses, from 0
+    hosts: tuple[int, ...]  # of every rank: the number of its network, from 0
+    machines: tuple[int, ...]  # of every rank: the number of its machine, from 0
 
     @classmethod
     def found(cls) -> "Neighbours":
@@ -102,14 +102,14 @@ class Neighbours:
 
 
 class Interface:
-    """What the kernel counts of this rank's traffic, where nobody else's is in it."""
+    """The traffic that the kernel counts on an interface of this rank alone."""
 
     def __init__(self, folder: Path) -> None:
         self._sent = folder / "statistics" / "tx_bytes"
 
     @classmethod
     def own(cls, neighbours: Neighbours) -> "Interface | None":
-        """The interface Gloo was told to use; None where ranks share one."""
+        """The interface that Gloo uses; None where ranks share one."""
         name = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
         folder = Path("/sys/class/net") / name
         shared = neighbours.ranks_per_host > 1 or name.startswith("lo")
@@ -127,7 +127,7 @@ def _host() -> str:
 
 
 def _machine() -> str:
-    # Containers have names of their own; what they share is one start of the kernel.
+    # Containers have their own host names; all share the kernel's boot id.
     start = Path("/proc/sys/kernel/random/boot_id")
     return start.read_text().strip() if start.exists() else socket.gethostname()
 

@@ -5,9 +5,9 @@ from html import escape
 from typing import Any
 
 from thinwire.tools.bench import charts
-from thinwire.tools.bench.contestants import DENSE
 from thinwire.tools.bench.files import KIND
 from thinwire.tools.bench.page import STYLE, legend, section, table
+from thinwire.tools.bench.torch_methods import DENSE
 
 Figures = Mapping[str, Any]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -18,7 +19,6 @@ from time import perf_counter
 
 import torch
 import torch.distributed as dist
-import xxhash
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -32,20 +32,20 @@ from thinwire.collectives.collective import check_density
 from thinwire.errors import ConfigError, ReplicaError
 from thinwire.hooks.attach import attach
 from thinwire.hooks.ddp import State
-from thinwire.tools.bench.contestants import Entry, entries
 from thinwire.tools.bench.machine import machine
+from thinwire.tools.bench.methods import MethodSpec, method_specs
 from thinwire.tools.bench.models import MODELS, Built, Loss
 from thinwire.tools.bench.ranks import (
-    Beat,
     Interface,
     Neighbours,
-    Tell,
+    OnProgress,
+    ProgressEvent,
     gathered,
     slowest,
 )
 
 ALONE = "no exchange"
-_WARM = 6  # DDP redraws its buckets, kernels are compiled, PowerSGD starts
+_WARM = 6  # DDP rebuilds its buckets, kernels are compiled, PowerSGD starts
 _LEAST_STEPS = 3
 _LEARNING_RATE = 0.01
 _MOMENTUM = 0.9
@@ -75,38 +75,38 @@ class Settings:
             )
         if self.scope not in ("bucket", "model"):
             raise ConfigError(f"scope is {self.scope!r}: choose 'bucket' or 'model'")
-        for entry in self.entries:
-            entry.check(self.density)
+        for spec in self.specs:
+            spec.check(self.density)
 
     @property
-    def entries(self) -> list[Entry]:
-        """Everyone who takes part, but for the replica that does not communicate."""
-        return entries(self.methods, self.codecs, self.peers)
+    def specs(self) -> list[MethodSpec]:
+        """All methods to compare, without the replica that does not communicate."""
+        return method_specs(self.methods, self.codecs, self.peers)
 
     def check(self, ranks: int) -> None:
-        """Refuse methods that do not work on so many ranks, and no model at all."""
-        for entry in self.entries:
-            entry.check(self.density, ranks)
+        """Raise `ConfigError` for unknown models and methods that cannot run."""
+        for spec in self.specs:
+            spec.check(self.density, ranks)
         builder(self.model)
 
-    def measure(self, tell: Tell) -> "Result":
+    def measure(self, on_progress: OnProgress) -> "Result":
         """Train, on every rank at once; every rank gets the result."""
         self.check(dist.get_world_size())
         interface = Interface.own(Neighbours.found())
         replicas = [Replica(None, self, interface)]
-        replicas += [Replica(entry, self, interface) for entry in self.entries]
+        replicas += [Replica(spec, self, interface) for spec in self.specs]
         total = _WARM + self.steps
         for step in range(total):
-            tell(Beat(f"step {step + 1}", step, total))
+            on_progress(ProgressEvent(f"step {step + 1}", step, total))
             if step == _WARM:
                 for replica in replicas:
                     replica.start_counting()
             order = list(replicas)
-            Random(f"{self.seed} {step}").shuffle(order)  # alike on all ranks
+            Random(f"{self.seed} {step}").shuffle(order)  # the same on all ranks
             for replica in order:
                 torch.manual_seed(step * dist.get_world_size() + dist.get_rank())
                 replica.step()
-        tell(Beat("done", total, total))
+        on_progress(ProgressEvent("done", total, total))
         for replica in replicas:
             replica.check()
         return self._result(replicas)
@@ -192,9 +192,9 @@ def builder(name: str) -> Callable[[], Built]:
 
 @dataclass(slots=True)
 class Replica:
-    """One method's copy of the model; None does not communicate."""
+    """The copy of the model that one method trains; None does not communicate."""
 
-    entry: Entry | None
+    spec: MethodSpec | None
     settings: Settings
     interface: Interface | None
     model: DistributedDataParallel = field(init=False)
@@ -208,27 +208,27 @@ class Replica:
     def __post_init__(self) -> None:
         torch.manual_seed(self.settings.seed)
         model, self.loss = _built(self.settings.model)
-        powersgd = self.entry is not None and self.entry.method.startswith("powersgd")
+        powersgd = self.spec is not None and self.spec.method.startswith("powersgd")
         # Over Gloo, PowerSGD's collectives of one bucket overtake another's.
         cap = _ONE_BUCKET_MB if powersgd else None
         self.model = DistributedDataParallel(model, bucket_cap_mb=cap)
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), _LEARNING_RATE, _MOMENTUM
         )
-        if self.entry is not None and self.entry.peer:
-            _register(self.model, self.entry.method)
-        elif self.entry is not None:
+        if self.spec is not None and self.spec.peer:
+            _register(self.model, self.spec.method)
+        elif self.spec is not None:
             self.state = attach(
                 self.model,
-                self.entry.method,
+                self.spec.method,
                 density=self.settings.density,
                 scope=self.settings.scope,  # type: ignore[arg-type]
-                codec=self.entry.codec,
-                **dict(self.entry.options),
+                codec=self.spec.codec,
+                **dict(self.spec.options),
             )
 
     def start_counting(self) -> None:
-        """Forget the steps so far, which were to warm up."""
+        """Discard the warm-up steps."""
         self.walls.clear()
         self.wire = 0
         self.sent = self._counted()
@@ -248,23 +248,23 @@ class Replica:
         self.walls.append(slowest(wall))
 
     def check(self) -> None:
-        """Refuse replicas that have come apart."""
-        if self.entry is None:
+        """Raise `ReplicaError` unless all ranks have the same parameters."""
+        if self.spec is None:
             return
-        digest = xxhash.xxh3_64()
+        digest = blake2b()
         for parameter in self.model.parameters():
             digest.update(parameter.detach().contiguous().numpy().data)
         if len(set(gathered(digest.hexdigest()))) > 1:
-            raise ReplicaError(f"{self.entry.label}: replicas of the model differ")
+            raise ReplicaError(f"{self.spec.label}: replicas of the model differ")
 
     def row(self) -> Row:
-        """What all ranks have found together."""
+        """The figures of all ranks together."""
         low, middle, high = quantiles(self.walls, n=4, method="inclusive")
-        entry = self.entry or Entry(ALONE)
+        spec = self.spec or MethodSpec(ALONE)
         return Row(
-            label=entry.label,
-            method=entry.method,
-            codec=entry.codec,
+            label=spec.label,
+            method=spec.method,
+            codec=spec.codec,
             peer=self.state is None,
             seconds=middle,
             low=low,
@@ -287,7 +287,7 @@ class Replica:
         return 0.0 if self.state is None else self.state.metrics()["bytes_sent"]
 
     def _quiet(self) -> AbstractContextManager[None]:
-        return self.model.no_sync() if self.entry is None else nullcontext()
+        return self.model.no_sync() if self.spec is None else nullcontext()
 
 
 def _built(name: str) -> tuple[nn.Module, Loss]:

@@ -2,8 +2,8 @@
 
     python -m thinwire.tools.bench.worker net '{"shaped": true}'
 
-Rank 0 prints what the command line reads, a line of JSON each: signs of life, then the
-result; a failure that a user can act on is a line too, on any rank.
+Rank 0 prints lines of JSON for the command line: progress, then the result. Any rank
+prints a line for an error that a user can act on.
 """
 
 import json
@@ -15,16 +15,21 @@ from typing import Any, Protocol
 
 from thinwire.errors import ThinwireError
 from thinwire.tools.bench import net, reduce, train
-from thinwire.tools.bench.ranks import Beat, Tell, joined, say_nothing
+from thinwire.tools.bench.ranks import (
+    OnProgress,
+    ProgressEvent,
+    ignore_progress,
+    joined,
+)
 
-MARK = "thinwire-bench "  # begins a line that is meant for the command line
+MARK = "thinwire-bench "  # begins a line for the command line
 
 
 class Job(Protocol):
-    """What every rank measures together: a frozen dataclass of plain values."""
+    """A measurement of all ranks together: a frozen dataclass of plain values."""
 
-    def measure(self, tell: Tell) -> Any:
-        """The same result on every rank; a dataclass."""
+    def measure(self, on_progress: OnProgress) -> Any:
+        """Return the same result, a dataclass, on every rank."""
         ...
 
 
@@ -41,25 +46,25 @@ def message(kind: str, content: Any) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, and say what was found."""
+    """Measure, and print the result or the error."""
     name, settings = arguments
     try:
         job = JOBS[name](**json.loads(settings))
         with joined() as rank:
-            result = job.measure(_tell if rank == 0 else say_nothing)
+            result = job.measure(_print_progress if rank == 0 else ignore_progress)
             if rank == 0:
                 _print(message("result", asdict(result)))
     except ThinwireError as error:
         _print(message("error", str(error)))
         return 2
-    except Exception:  # of any kind: whoever started this must learn of it
+    except Exception:  # of any kind: the command line prints it
         _print(message("failure", traceback.format_exc()))
         return 1
     return 0
 
 
-def _tell(beat: Beat) -> None:
-    _print(message("beat", asdict(beat)))
+def _print_progress(event: ProgressEvent) -> None:
+    _print(message("progress", asdict(event)))
 
 
 def _print(line: str) -> None:

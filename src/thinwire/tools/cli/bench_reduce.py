@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from thinwire.tools.bench import files, report
-from thinwire.tools.bench.contestants import DENSE
 from thinwire.tools.bench.reduce import Settings
+from thinwire.tools.bench.torch_methods import DENSE
 from thinwire.tools.cli import formatting
 from thinwire.tools.cli.formatting import parse_count
 from thinwire.tools.cli.launch import Place, place, run, split
@@ -40,9 +40,10 @@ median: of the slowest rank, from a common start to the mean on every rank; low,
 its quartiles. cpu: processor time of a worker. wire: bytes that the busiest rank's \
 interface sent, TCP/IP included; sent: what the method counts. floor: 2 k (P - 1) / P \
 entries of 16 bits and the entropy of an index. error: of one reduction with nothing \
-remembered, |delivered - mean| / |mean|; what is not delivered comes later.
+remembered, |delivered - mean| / |mean|; what is not delivered stays in the residual.
 agree, exch.: waiting, for the wire and for other ranks.
-All verified in this run: every rank gets the same bits, delivered and owed add up."""
+All verified in this run: every rank gets the same bits, and delivered plus residual \
+add up to the gradients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from thinwire.tools.bench import files
-from thinwire.tools.bench.contestants import DENSE
+from thinwire.tools.bench.torch_methods import DENSE
 from thinwire.tools.bench.train import ALONE, Settings
 from thinwire.tools.cli import formatting
 from thinwire.tools.cli.bench_reduce import DEFAULT_METHODS, Outputs

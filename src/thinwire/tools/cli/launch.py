@@ -19,7 +19,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from thinwire.errors import ConfigError, GroupError
 from thinwire.quantities import parse_rate
-from thinwire.tools.bench.ranks import Beat, Tell, joined, launched, say_nothing
+from thinwire.tools.bench.ranks import (
+    OnProgress,
+    ProgressEvent,
+    ignore_progress,
+    joined,
+    launched,
+)
 from thinwire.tools.bench.worker import JOBS, MARK
 from thinwire.tools.lab import Lab, doctor
 from thinwire.tools.lab.runner import RATES_VARIABLE
@@ -29,12 +35,12 @@ _WORKER = [sys.executable, "-m", "thinwire.tools.bench.worker"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the ranks are, and what is known of their links."""
+    """Where the ranks are, and the rate of their links."""
 
     kind: str  # "ranks" that run already, a "lab" to be made, or "loopback"
     workers: int
-    rate: str = ""  # as typed: of the lab, or a wish that cannot be met
-    why: str = ""  # it cannot
+    rate: str = ""  # as typed: of the lab, or one that no lab could be built for
+    why: str = ""  # no lab could be built
 
     @property
     def shaped(self) -> bool:
@@ -78,12 +84,12 @@ def place(workers: int, rate: str = "") -> Place:
 def run(
     where: Place, job: str, settings: dict[str, Any], console: Console
 ) -> dict[str, Any] | None:
-    """What a job found; None on ranks that have nothing to say."""
+    """The result of a job; None on ranks other than 0."""
     if where.kind == "ranks":
         return _among(job, settings, console)
     command = [job, json.dumps(settings)]
-    with _progress(job, console) as tell:
-        listener = _Listener(tell)
+    with _progress(job, console) as on_progress:
+        listener = _Listener(on_progress)
         if where.kind == "lab":
             with Lab(where.workers, where.rate) as lab:
                 code = lab.run([*_WORKER, *command], tell=listener.hear).code
@@ -98,17 +104,17 @@ def _among(
     made = JOBS[job](**settings)
     with joined() as rank:
         if rank:
-            made.measure(say_nothing)
+            made.measure(ignore_progress)
             return None
-        with _progress(job, console) as tell:
-            return asdict(made.measure(tell))
+        with _progress(job, console) as on_progress:
+            return asdict(made.measure(on_progress))
 
 
 class _Listener:
-    """Sorts what ranks print: messages for this process, and the rest, for people."""
+    """Separates messages for this process from the other output of the ranks."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
         self._found: dict[str, Any] = {}
         self._said: list[str] = []
 
@@ -117,16 +123,16 @@ class _Listener:
         content = line.partition(MARK)[2]
         try:
             ((kind, value),) = json.loads(content).items()
-        except ValueError:  # no message, or one that another rank wrote into
+        except ValueError:  # no message, or one mixed with another rank's output
             self._said.append(line)
             return
-        if kind == "beat":
-            self._tell(Beat(**value))
+        if kind == "progress":
+            self._on_progress(ProgressEvent(**value))
         else:
             self._found.setdefault(kind, value)
 
     def conclude(self, code: int) -> dict[str, Any]:
-        """The result, or the failure that there is none for."""
+        """The result; raises `GroupError` if there is none."""
         if "error" in self._found:
             raise GroupError(self._found["error"])
         if "failure" in self._found:
@@ -174,8 +180,8 @@ def _local(workers: int, command: Sequence[str], listener: _Listener) -> int:
 
 
 @contextmanager
-def _progress(job: str, console: Console) -> Iterator[Tell]:
-    """A bar that beats move; a line for every tenth where there can be no bar."""
+def _progress(job: str, console: Console) -> Iterator[OnProgress]:
+    """A progress bar; where the console is no terminal, a line for every tenth."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -188,27 +194,27 @@ def _progress(job: str, console: Console) -> Iterator[Tell]:
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("starting", total=1)
 
-        def tell(beat: Beat) -> None:
+        def on_progress(event: ProgressEvent) -> None:
             progress.update(
-                bar, completed=beat.done, total=beat.of, description=beat.what
+                bar, completed=event.done, total=event.of, description=event.what
             )
 
-        yield tell
+        yield on_progress
 
 
-def _tenths(job: str, console: Console) -> Callable[[Beat], None]:
-    told = -1
+def _tenths(job: str, console: Console) -> Callable[[ProgressEvent], None]:
+    shown = -1
 
-    def tell(beat: Beat) -> None:
-        nonlocal told
-        tenth = 10 * beat.done // max(beat.of, 1)
-        if tenth > told:
-            told = tenth
+    def on_progress(event: ProgressEvent) -> None:
+        nonlocal shown
+        tenth = 10 * event.done // max(event.of, 1)
+        if tenth > shown:
+            shown = tenth
             console.print(
-                f"{job}: {beat.what}, {beat.done} of {beat.of}", highlight=False
+                f"{job}: {event.what}, {event.done} of {event.of}", highlight=False
             )
 
-    return tell
+    return on_progress
 
 
 def split(text: str) -> tuple[str, ...]:
