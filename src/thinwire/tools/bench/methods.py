@@ -163,7 +163,7 @@ class ThinwireMethod:
         self._stopwatch.clear()
         self._group.reset()
         self._group.agreeing = 0.0
-        with kernels.watched(self._stopwatch):
+        with kernels.timed_primitives(self._stopwatch):
             mean = self._pipeline.reduce_([grad], self._group, self._state)
             if mean is not None:
                 self._pipeline.settle(mean, self._state)
