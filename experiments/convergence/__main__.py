@@ -1,7 +1,7 @@
 """Training with every method: does it arrive where dense training does.
 
     python -m experiments.convergence --data DATA --minutes 9 --at-once 14
-    python -m experiments.convergence --write docs/results.md
+    python -m experiments.convergence --write docs/experiments/results.md
 
 The first runs what is missing in experiments/convergence/runs.jsonl, in the order of
 the matrix, several runs at once on one device, until the time is up. A run that is not
