@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-gpu test-report lint check laws fuzz bench bench-gpu format build clean
+.PHONY: demo docs test test-gpu test-report lint check laws fuzz bench bench-gpu format build clean
 
 demo: $(READY)
 	$(BIN)/thinwire demo
@@ -22,10 +22,14 @@ BROWSER := .browser
 test-report: $(BROWSER)/.ready
 	PYTHONPATH=$(BROWSER) $(BIN)/pytest -q -m browser tests/report
 
+# The site, in site/; a warning is an error. Nothing is loaded while it is built.
+docs: $(VENV)/.ready-for-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md docs src tests experiments
+	$(BIN)/codespell README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs src tests experiments
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -61,7 +65,7 @@ build: $(READY)
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) $(BROWSER) build dist src/*.egg-info
+	rm -rf $(VENV) $(BROWSER) build dist site src/*.egg-info
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "thinwire needs Python 3.11 or newer; try: make PYTHON=python3.11")'
@@ -76,4 +80,8 @@ $(BROWSER)/.ready: $(READY)
 
 $(VENV)/.ready-to-fuzz: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	touch $@
+
+$(VENV)/.ready-for-docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@

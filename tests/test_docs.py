@@ -1,28 +1,58 @@
-"""The documents say what the code says."""
+"""The documents say what the code says, and what they name exists."""
 
+import posixpath
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+from benchmarks import head_to_head_page
 
+import thinwire
 from thinwire import catalog
 from thinwire.cost import Cost
 from thinwire.hooks.attach import attach
 
 ROOT = Path(__file__).parents[1]
-CARDS = (ROOT / "docs" / "algorithms.md").read_text()
-README = (ROOT / "README.md").read_text()
+DOCS = ROOT / "docs"
+CARDS = DOCS / "reference" / "collectives"
+CODECS = (DOCS / "reference" / "codecs.md").read_text()
+OPTIONS = (DOCS / "reference" / "options.md").read_text()
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+COLUMNS = 100
 
 
-def rows(heading: str) -> list[list[str]]:
+def rows(page: str, heading: str) -> list[list[str]]:
     """The body of the table under a line of column names."""
-    lines = CARDS[CARDS.index(heading) :].splitlines()[2:]
+    lines = page[page.index(heading) :].splitlines()[2:]
     table = lines[: next(i for i, line in enumerate([*lines, ""]) if not line)]
     return [[cell.strip() for cell in line.strip("| ").split("|")] for line in table]
 
 
-EXAMPLES = rows("| method | n | density | P | rounds | bytes |")
-PACKETS = rows("| codec | size | nnz | bytes |")
+EXAMPLES = rows(
+    (CARDS / "index.md").read_text(),
+    "| method | n | density | P | rounds | bytes |",
+)
+PACKETS = rows(CODECS, "| codec | size | nnz | bytes |")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """What links into a page may point at."""
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", prose(page), flags=re.MULTILINE):
+        own = re.search(r"\{ #(\S+) \}", heading)
+        words = re.sub(r"[^\w\s-]", "", heading.lower()).strip()
+        found.add(own[1] if own else re.sub(r"[-\s]+", "-", words))
+    return found
 
 
 @pytest.mark.parametrize("row", EXAMPLES, ids="-".join)
@@ -44,16 +74,90 @@ def test_every_method_and_codec_has_a_card():
     assert {row[0] for row in EXAMPLES} == set(catalog.METHODS)
     known = {**catalog.INDEX_CODECS, **catalog.VALUE_CODECS}
     for codec in {type(codec).__name__ for codec in known.values()}:
-        assert f"### `{codec}`" in CARDS, codec
+        assert f"### `{codec}`" in CODECS, codec
     for name in known:
-        assert f"`{name}`" in CARDS, name
+        assert f"`{name}`" in CODECS, name
+    cards = "".join(page.read_text() for page in CARDS.glob("*.md"))
     for name, method in catalog.METHODS.items():
-        assert f"### `{name}`: class `{method.collective.__name__}`" in CARDS
+        assert f"# `{name}`: class `{method.collective.__name__}`" in cards
 
 
-def test_the_readme_lists_every_method_and_option():
+def test_every_method_and_option_is_listed():
     for name in catalog.METHODS:
-        assert f"| `{name}` |" in README
-    signature = attach.__annotations__.keys() - {"model", "method", "options", "return"}
-    for option in signature:
-        assert re.search(rf"`{option}`", README), option
+        assert f"| `{name}` |" in OPTIONS
+    for option in attach.__annotations__.keys() - {
+        "model",
+        "method",
+        "options",
+        "return",
+    }:
+        assert f"| `{option}` |" in OPTIONS, option
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().split()) <= 700
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_lines_are_short(page):
+    for line in page.read_text().splitlines():
+        if line.lstrip().startswith("|"):
+            cells = re.split(r"(?<!\\)\|", line)
+            assert max(len(cell.strip()) for cell in cells) <= COLUMNS, line
+        else:
+            assert len(line) <= COLUMNS, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)|^\[\S+\]: (\S+)$", prose(page), re.M):
+        target, _, anchor = "".join(link).partition("#")
+        if re.match(r"https?:", target):
+            continue
+        found = page.parent / posixpath.normpath(target) if target else page
+        assert found.exists(), link
+        if anchor and found.suffix == ".md":
+            assert anchor in anchors(found), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_pages_name_exists(page):
+    """Paths of files, and modules of ours, wherever they are written."""
+    text = re.sub(r"\]\([^)]*\)|^\[\S+\]: .*$", "", page.read_text(), flags=re.M)
+    folders = "src|tests|docs|benchmarks|experiments|examples|fuzz"
+    for path in re.findall(rf"(?<![\w/.-])((?:{folders})/[\w./-]+[\w/](?!\w*<))", text):
+        assert (ROOT / path).exists(), path
+    for module in re.findall(r"python -m (experiments[\w.]*|fuzz[\w.]*)", text):
+        path = ROOT / module.replace(".", "/")
+        assert path.exists() or path.with_suffix(".py").exists(), module
+    if page.name != "CHANGELOG.md":
+        for target in re.findall(r"`make ([a-z][a-z-]*)", text):
+            assert f"\n{target}:" in (ROOT / "Makefile").read_text(), target
+        for name in re.findall(r"thinwire\.([A-Z]\w*)", text):
+            assert name in thinwire.__all__, name
+
+
+def test_versions_agree():
+    version = thinwire.__version__
+    assert f"## {version}\n" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_every_page_is_in_the_site():
+    site = (ROOT / "mkdocs.yml").read_text()
+    for page in DOCS.rglob("*.md"):
+        assert f" {page.relative_to(DOCS)}\n" in site, page
+
+
+def test_what_the_site_needs_is_pinned():
+    pinned = (ROOT / "constraints.txt").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for need in project["optional-dependencies"]["docs"]:
+        assert f"{need.partition('[')[0]}==" in pinned
+
+
+def test_the_chart_and_its_table_are_drawn_from_the_measured_file():
+    cells = head_to_head_page.read()
+    assert head_to_head_page.CHART.read_text() == head_to_head_page.chart(cells)
+    page = head_to_head_page.PAGE.read_text()
+    assert head_to_head_page.paged(page, head_to_head_page.table(cells)) == page

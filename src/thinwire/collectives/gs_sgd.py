@@ -40,7 +40,7 @@ Recover = Literal["largest", "heavymix"]
 
 # Columns for each entry that is kept. Of the energy of the true top k a step delivers
 # 91 to 99.9 % with 10, and 99.6 % or more with 20; but then five rows are as long as a
-# vector at a density of 1 %. docs/algorithms.md has both measured.
+# vector at a density of 1 %. docs/experiments/notebook.md has both measured.
 COLUMNS = 10
 MOST_COLUMNS = 2**31 - 1
 

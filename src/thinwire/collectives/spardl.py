@@ -34,7 +34,7 @@ Gather = Literal["auto", "recursive", "bruck"]
 Partition = Literal["interleaved", "contiguous"]
 
 # Elements of a chunk that is dealt to a block. Shorter ones cost speed, longer ones
-# sample the layers less evenly: docs/algorithms.md has both measured.
+# sample the layers less evenly: docs/experiments/notebook.md has both measured.
 CHUNK = 1024
 FEW = 16
 

@@ -47,8 +47,8 @@ def attach(
         density: The fraction of the gradient that is kept, above 0 and at most 1. One
             percent was within a point of dense training with ResNet-20 on CIFAR-10, and
             within 2 % of perplexity with an LSTM on WikiText-2, but for "gtopk" with
-            4 % (docs/results.md); 0.1 % was not, though a `warmup` helped. For a few
-            thousand parameters set `min_size` instead.
+            4 %; 0.1 % was not, though a `warmup` helped: docs/experiments/results.md.
+            For a few thousand parameters set `min_size` instead.
         scope: "bucket" reduces DDP's buckets while the backward pass goes on; "model"
             reduces the whole gradient at once, when the last bucket is there.
         sparse: How gradients of `nn.Embedding(sparse=True)` are reduced, whole and

@@ -14,7 +14,7 @@ from rich.text import Text
 from thinwire.tools.cli.formatting import count, milliseconds, nbytes, share
 from thinwire.tools.plan.forecast import Forecast, Scenario
 
-# What is faster by less than this is not worth believing: docs/plan.md has the errors.
+# A forecast cannot tell methods apart that differ by less: docs/reference/plan.md.
 _DOUBT = 0.15
 _BAR = 22
 # Told apart without colours too.
@@ -31,7 +31,7 @@ _NOTES = """\
 step: from the start of the backward pass until the last gradient is averaged; \
 forward and optimizer are not in it. DDP's buckets are reduced one after the other \
 while backward goes on. sent: by the busiest rank. How it is made, and how far off it \
-was when it was measured: docs/plan.md."""
+was when it was measured: docs/reference/plan.md."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ The rate holds with far smaller buckets if packets are smaller still, but not as
 as frames, each of which costs processor time that the hosts share: what the kernel
 offloads, 64 kB at a time, is limited to two thirds of the burst, or to a pair of frames
 where that fits. Then 0.08 ms of the rate and 2.4 kB are enough, except where all links
-together carry more than 1 Gbit/s per processor. docs/lab.md has the measurements.
+together carry more than 1 Gbit/s per processor: docs/reference/lab.md.
 """
 
 import os
