@@ -103,7 +103,9 @@ def timed(
     ]
     lengths = [nbytes for _, nbytes in hops]
     if ahead:
-        group.expect([(src, n) for (_, src), n in zip(places, lengths, strict=True)])
+        group.post_receives(
+            [(src, n) for (_, src), n in zip(places, lengths, strict=True)]
+        )
     received = []
     for (dst, src), nbytes in zip(places, lengths, strict=True):
         body = torch.full((nbytes,), group.rank, dtype=torch.uint8)

@@ -32,7 +32,7 @@ from thinwire.codecs import Split
 from thinwire.collectives import AllGather, Collective, Dense, GTopK, SparDL
 from thinwire.collectives.collective import Total
 from thinwire.cost import Cost, Link
-from thinwire.groups import Counted, Group, Op, SimulatedGroup, simulate
+from thinwire.groups import Counted, Group, Op, SimulatedGroup, WrappedGroup, simulate
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector, keep_count
 from thinwire.tools.bench.machine import machine
@@ -142,12 +142,11 @@ def lists_of(collective: Collective, ranks: int) -> int:
     return ranks * blocks_of(collective, ranks) if collective.coded else 0
 
 
-class Recorded:
+class Recorded(WrappedGroup):
     """A group around a group; it remembers the calls of its rank, without contents."""
 
     def __init__(self, group: Group) -> None:
-        self._group = group
-        self.rank, self.size, self.now = group.rank, group.size, group.now
+        super().__init__(group)
         self.calls: list[Callable[[Group], object]] = []
         self.packets = 0
 
@@ -170,14 +169,13 @@ class Recorded:
             self.packets += packets_in(body)
         return self._group.exchange(body, dst=dst, src=src, nbytes=nbytes)
 
-    def expect(self, bodies: Sequence[tuple[int, int]]) -> None:
-        self._group.expect(bodies)
-
-    def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
-        blank = torch.zeros_like(body)
-        self.calls.append(lambda group: group.all_gather(blank, nbytes=nbytes))
+    def all_to_all(
+        self, bodies: Sequence[Tensor], *, nbytes: Sequence[int] | None
+    ) -> list[Tensor]:
+        blank = [torch.zeros_like(body) for body in bodies]
+        self.calls.append(lambda group: group.all_to_all(blank, nbytes=nbytes))
         self.packets += self.size - 1
-        return self._group.all_gather(body, nbytes=nbytes)
+        return self._group.all_to_all(bodies, nbytes=nbytes)
 
     def all_reduce_(self, *parts: tuple[Tensor, Op]) -> None:
         lengths = [(tensor.numel(), op) for tensor, op in parts]

@@ -112,7 +112,7 @@ class Channel:
                 receives.append((step.src, self._nbytes(slots)))
         known = [(src, sum(nbytes)) for src, nbytes in receives if nbytes is not None]
         if known and len(known) == len(receives):
-            self.group.expect(known)
+            self.group.post_receives(known)
         return Run(self, iter(messages))
 
     def exchange(

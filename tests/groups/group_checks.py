@@ -54,7 +54,7 @@ def expected_ring(group: Group) -> None:
     dst, src = _neighbours(group)
     lengths = (1000, 0, 70_001)
     for step in range(3):
-        group.expect([(src, nbytes) for nbytes in lengths if src != group.rank])
+        group.post_receives([(src, nbytes) for nbytes in lengths if src != group.rank])
         group.exchange(body_of(0, 3), dst=group.rank, src=group.rank, nbytes=3)
         for nbytes in lengths:
             sent = body_of(group.rank + step, nbytes)
@@ -67,7 +67,7 @@ def expected_ring(group: Group) -> None:
 def expected_from_several(group: Group) -> None:
     """Who is expected from several sends to each of them."""
     others = [(group.rank + s) % group.size for s in range(1, group.size)]
-    group.expect([(src, 20 + src) for src in reversed(others)])
+    group.post_receives([(src, 20 + src) for src in reversed(others)])
     for dst, src in zip(others, reversed(others), strict=True):
         sent = body_of(group.rank, 20 + group.rank)
         received = group.exchange(sent, dst=dst, src=src, nbytes=20 + src)
@@ -253,9 +253,9 @@ def wrong_calls_are_refused(group: Group) -> None:
     with pytest.raises(GroupError, match="itself"):
         group.exchange(good, dst=group.rank, src=None, nbytes=4)
     with pytest.raises(GroupError, match="expects 4 bytes of rank 99"):
-        group.expect([(99, 4)])
+        group.post_receives([(99, 4)])
     with pytest.raises(GroupError, match=f"bytes of rank {group.rank}"):
-        group.expect([(group.rank, 4)])
+        group.post_receives([(group.rank, 4)])
     with pytest.raises(GroupError, match=r"sends 4 bytes but announced 5"):
         group.all_gather(good, nbytes=[5] * group.size)
     with pytest.raises(GroupError, match="lengths for a group"):

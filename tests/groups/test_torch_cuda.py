@@ -7,6 +7,7 @@ import torch.distributed as dist
 from tests.groups.group_checks import CHECKS, body_of
 from tests.workers import pool
 from thinwire.groups import Op
+from thinwire.groups.nccl import or_reduce_
 from thinwire.groups.torch import TorchGroup
 
 pytestmark = [
@@ -61,5 +62,5 @@ def test_nccl_of_one(check, nccl):
 
 def test_nccl_reduces_in_place(nccl):
     bits = torch.tensor([5], device="cuda")
-    nccl._or_(bits)
+    or_reduce_(bits, nccl)
     assert bits.item() == 5

@@ -23,8 +23,8 @@ class Cut:
     def __getattr__(self, name):
         return getattr(self._group, name)
 
-    def expect(self, bodies):
-        """Nothing: what is expected would have to come."""
+    def post_receives(self, bodies):
+        """Nothing: what is posted would have to come."""
 
     def exchange(self, *args, **more):
         if self.cut:

@@ -1,4 +1,4 @@
-"""What a call of a group may look like, checked alike by every implementation."""
+"""Checks of the arguments of a group's calls, the same for every implementation."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ LENGTH_NBYTES = 8  # a length that travels ahead of its body is one int64
 
 
 def check_body(body: Tensor) -> None:
-    """Refuse what is not a plain vector of bytes."""
+    """Refuse anything but a plain vector of bytes."""
     if body.dtype != torch.uint8 or body.dim() != 1:
         raise GroupError(
             "a body must be a one-dimensional uint8 tensor, "
@@ -50,20 +50,14 @@ def check_exchange(
         check_length(group.rank, body, own)
 
 
-def check_expected(group: Group, bodies: Sequence[tuple[int, int]]) -> None:
-    """Refuse to wait for what nobody can send."""
+def check_receives(group: Group, bodies: Sequence[tuple[int, int]]) -> None:
+    """Refuse to wait for bytes that no rank can send."""
     for src, nbytes in bodies:
         if src == group.rank or not 0 <= src < group.size or nbytes < 0:
             raise GroupError(
                 f"rank {group.rank} of {group.size} expects {nbytes} bytes of rank "
                 f"{src}"
             )
-
-
-def check_all_gather(group: Group, body: Tensor, nbytes: Sequence[int] | None) -> None:
-    """Refuse an all-gather whose lengths do not fit the group or the body."""
-    check_body(body)
-    _check_lengths(group, body, nbytes)
 
 
 def check_all_to_all(
@@ -74,7 +68,11 @@ def check_all_to_all(
         raise GroupError(f"{len(bodies)} bodies for a group of {group.size}")
     for body in bodies:
         check_body(body)
-    _check_lengths(group, bodies[group.rank], nbytes)
+    if nbytes is None:
+        return
+    if len(nbytes) != group.size:
+        raise GroupError(f"{len(nbytes)} lengths for a group of {group.size}")
+    check_length(group.rank, bodies[group.rank], nbytes[group.rank])
 
 
 def check_all_reduce(parts: Sequence[tuple[Tensor, Op]]) -> None:
@@ -84,11 +82,3 @@ def check_all_reduce(parts: Sequence[tuple[Tensor, Op]]) -> None:
             raise GroupError("all_reduce_ needs contiguous tensors")
         if op is Op.OR and (tensor.is_floating_point() or tensor.is_complex()):
             raise GroupError(f"OR combines integers, not {tensor.dtype}")
-
-
-def _check_lengths(group: Group, own: Tensor, nbytes: Sequence[int] | None) -> None:
-    if nbytes is None:
-        return
-    if len(nbytes) != group.size:
-        raise GroupError(f"{len(nbytes)} lengths for a group of {group.size}")
-    check_length(group.rank, own, nbytes[group.rank])

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from thinwire.cost import Cost, at_once, max_reduce, ring_all_reduce
 from thinwire.groups.checks import LENGTH_NBYTES
-from thinwire.groups.group import Group, Op
+from thinwire.groups.group import Group, Op, WrappedGroup
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What went through a group: rounds, bytes each way, and seconds spent inside.
+    """Rounds, bytes each way, and seconds spent inside a group.
 
     >>> Traffic(rounds=2, sent=30) - Traffic(rounds=1, sent=10)
     Traffic(rounds=1, sent=20, received=0, wait=0.0)
@@ -48,29 +48,21 @@ class Traffic:
         return self + Traffic(-other.rounds, -other.sent, -other.received, -other.wait)
 
 
-class Counted:
-    """A group around a group. One thread communicates; any may read `traffic`."""
+class Counted(WrappedGroup):
+    """A group that counts. Any thread may read `traffic` or call `reset`."""
 
     def __init__(self, group: Group) -> None:
-        self._group = group
+        super().__init__(group)
         self._lock = threading.Lock()
         self._traffic = Traffic()
 
     @property
-    def rank(self) -> int:
-        return self._group.rank
-
-    @property
-    def size(self) -> int:
-        return self._group.size
-
-    @property
     def traffic(self) -> Traffic:
-        """All that was counted since the start or the last `reset`."""
+        """The traffic since the start or the last `reset`."""
         return self._traffic
 
     def reset(self) -> Traffic:
-        """Start from zero again; what had been counted."""
+        """Start from zero again; returns the traffic until now."""
         with self._lock:
             counted, self._traffic = self._traffic, Traffic()
         return counted
@@ -93,22 +85,24 @@ class Counted:
             self._count(Traffic(2 if ahead else 1, sent, received))
         return incoming
 
-    def expect(self, bodies: Sequence[tuple[int, int]]) -> None:
+    def post_receives(self, bodies: Sequence[tuple[int, int]]) -> None:
         with self._waiting():
-            self._group.expect(bodies)
-
-    def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
-        with self._waiting():
-            bodies = self._group.all_gather(body, nbytes=nbytes)
-        self._count_direct([body] * self.size, bodies, ahead=nbytes is None)
-        return bodies
+            super().post_receives(bodies)
 
     def all_to_all(
         self, bodies: Sequence[Tensor], *, nbytes: Sequence[int] | None
     ) -> list[Tensor]:
         with self._waiting():
             incoming = self._group.all_to_all(bodies, nbytes=nbytes)
-        self._count_direct(bodies, incoming, ahead=nbytes is None)
+        others = self.size - 1
+        lengths = LENGTH_NBYTES * others if nbytes is None else 0
+        self._count(
+            Traffic(
+                rounds=2 * others if nbytes is None else others,
+                sent=self._nbytes_of_others(bodies) + lengths,
+                received=self._nbytes_of_others(incoming) + lengths,
+            )
+        )
         return incoming
 
     def all_reduce_(self, *parts: tuple[Tensor, Op]) -> None:
@@ -123,22 +117,6 @@ class Counted:
             )
         )
         self._count(Traffic(cost.rounds, cost.nbytes, cost.nbytes))
-
-    def now(self) -> float:
-        return self._group.now()
-
-    def _count_direct(
-        self, sent: Sequence[Tensor], received: Sequence[Tensor], *, ahead: bool
-    ) -> None:
-        others = self.size - 1
-        lengths = LENGTH_NBYTES * others if ahead else 0
-        self._count(
-            Traffic(
-                rounds=2 * others if ahead else others,
-                sent=self._nbytes_of_others(sent) + lengths,
-                received=self._nbytes_of_others(received) + lengths,
-            )
-        )
 
     def _nbytes_of_others(self, bodies: Sequence[Tensor]) -> int:
         return sum(body.numel() for body in bodies) - bodies[self.rank].numel()

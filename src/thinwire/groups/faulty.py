@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from thinwire.errors import GroupError
-from thinwire.groups.group import Group, Op
+from thinwire.groups.group import Group, Op, WrappedGroup
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong at which call of the rank, counted from 0.
+    """A fault at one call of the rank, counted from 0.
 
     "die" raises before the call, "stall" waits `seconds` before it. "truncate" takes
     the last byte from everything received from others, "flip" turns its first bit.
@@ -29,24 +29,16 @@ class Fault:
     seconds: float = 0.0
 
 
-class Faulty:
-    """A group around a group. `sleep` is how a stall waits: simulated ranks `spend`."""
+class Faulty(WrappedGroup):
+    """A group with faults. `sleep` is how a stall waits: simulated ranks `spend`."""
 
     def __init__(
         self, group: Group, *faults: Fault, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self._group = group
+        super().__init__(group)
         self._faults = faults
         self._sleep = sleep
         self._call = -1
-
-    @property
-    def rank(self) -> int:
-        return self._group.rank
-
-    @property
-    def size(self) -> int:
-        return self._group.size
 
     def exchange(
         self,
@@ -60,18 +52,15 @@ class Faulty:
         incoming = self._group.exchange(body, dst=dst, src=src, nbytes=nbytes)
         return None if incoming is None else self._damaged(incoming)
 
-    def expect(self, bodies: Sequence[tuple[int, int]]) -> None:
-        self._group.expect(bodies)  # a hint, and no call to strike
-
-    def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
-        self._before()
-        return self._damaged_others(self._group.all_gather(body, nbytes=nbytes))
-
     def all_to_all(
         self, bodies: Sequence[Tensor], *, nbytes: Sequence[int] | None
     ) -> list[Tensor]:
         self._before()
-        return self._damaged_others(self._group.all_to_all(bodies, nbytes=nbytes))
+        received = self._group.all_to_all(bodies, nbytes=nbytes)
+        return [
+            body if rank == self.rank else self._damaged(body)
+            for rank, body in enumerate(received)
+        ]
 
     def all_reduce_(self, *parts: tuple[Tensor, Op]) -> None:
         self._before()
@@ -81,27 +70,18 @@ class Faulty:
         for tensor, _ in parts:
             tensor.copy_(self._damaged(tensor))
 
-    def now(self) -> float:
-        return self._group.now()
-
     def _before(self) -> None:
         self._call += 1
         for fault in self._striking("stall"):
             self._sleep(fault.seconds)
         if self._striking("die"):
-            raise GroupError(f"rank {self.rank} dies at call {self._call}, as told")
+            raise GroupError(f"rank {self.rank} dies at call {self._call}")
 
     def _striking(self, kind: str) -> list[Fault]:
         return [
             fault
             for fault in self._faults
             if fault.call == self._call and fault.kind == kind
-        ]
-
-    def _damaged_others(self, bodies: Sequence[Tensor]) -> list[Tensor]:
-        return [
-            body if rank == self.rank else self._damaged(body)
-            for rank, body in enumerate(bodies)
         ]
 
     def _damaged(self, received: Tensor) -> Tensor:

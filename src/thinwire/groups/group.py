@@ -1,8 +1,9 @@
-"""Group: the narrow waist between algorithms and whatever moves bytes."""
+"""Group: the interface between algorithms and the library that moves bytes."""
 
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import Enum
-from typing import Protocol
 
 from torch import Tensor
 
@@ -15,26 +16,29 @@ class Op(Enum):
     OR = "or"
 
 
-class Group(Protocol):
+class Group(ABC):
     """Ranks that exchange bytes. Bodies are one-dimensional uint8 tensors.
 
-    Every rank makes the same calls in the same order. `nbytes` is how many bytes a
-    message has where both ends know it beforehand; None means that they do not, and a
+    Every rank makes the same calls in the same order. `nbytes` is the length of a
+    message where both ends know it beforehand; None means that they do not, and a
     length travels ahead of each body. Zero bytes are a message like any other (and
     cost nothing where the length is known). A failure raises a `GroupError`, a
     `PeerError` where a peer is to blame; the group is then unusable.
+
+    One thread at a time calls a group; `thinwire.groups` says which.
     """
 
     @property
+    @abstractmethod
     def rank(self) -> int:
-        """Which of the ranks this one is, from 0."""
-        ...
+        """This rank, from 0."""
 
     @property
+    @abstractmethod
     def size(self) -> int:
-        """How many ranks there are."""
-        ...
+        """The number of ranks."""
 
+    @abstractmethod
     def exchange(
         self,
         body: Tensor | None,
@@ -51,29 +55,17 @@ class Group(Protocol):
         ways. A one-way send may wait until it is received (Gloo's do), so two ranks
         must not send to each other first and receive later: that is an exchange.
         """
-        ...
 
-    def expect(self, bodies: Sequence[tuple[int, int]]) -> None:
-        """Say what later exchanges will bring: a rank and how many bytes, in order.
-
-        A group that can makes room and tells these ranks that they may send. Nothing
-        but what is expected may come from them until all of it has come.
-        """
-        ...
-
-    def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
-        """Every rank's body, in order of rank; `nbytes` lists every rank's length."""
-        ...
-
+    @abstractmethod
     def all_to_all(
         self, bodies: Sequence[Tensor], *, nbytes: Sequence[int] | None
     ) -> list[Tensor]:
-        """`bodies[r]` goes to rank r; what each rank sent here, in order of rank.
+        """Send `bodies[r]` to rank r; return what each rank sent, in order of rank.
 
         `nbytes` lists the lengths of what comes in.
         """
-        ...
 
+    @abstractmethod
     def all_reduce_(self, *parts: tuple[Tensor, Op]) -> None:
         """Combine each tensor over all ranks, in place.
 
@@ -83,8 +75,41 @@ class Group(Protocol):
         way). That of NaN and a number is either. OR combines the bits of integers and
         booleans.
         """
-        ...
+
+    def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
+        """Every rank's body, in order of rank; `nbytes` lists every rank's length."""
+        return self.all_to_all([body] * self.size, nbytes=nbytes)
+
+    def post_receives(  # noqa: B027 (a default: nothing)
+        self, bodies: Sequence[tuple[int, int]]
+    ) -> None:
+        """Start to receive what later exchanges will bring: (rank, nbytes), in order.
+
+        Only a group whose senders would otherwise wait for a receiver implements it.
+        Until all of `bodies` have come, only exchanges that bring them may be made.
+        """
 
     def now(self) -> float:
-        """Seconds on this rank's clock, which is simulated where the rank is."""
-        ...
+        """Seconds on this rank's clock."""
+        return time.perf_counter()
+
+
+class WrappedGroup(Group):
+    """A group around a group, to derive from: the same ranks, clock and receives."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    @property
+    def rank(self) -> int:
+        return self._group.rank
+
+    @property
+    def size(self) -> int:
+        return self._group.size
+
+    def post_receives(self, bodies: Sequence[tuple[int, int]]) -> None:
+        self._group.post_receives(bodies)
+
+    def now(self) -> float:
+        return self._group.now()

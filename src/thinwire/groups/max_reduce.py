@@ -11,10 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from thinwire.groups.transport import Transfers
 from thinwire.schedules import distances
-
-Transfers = list[tuple[int, Tensor]]
-"""Tensors, each with the rank that it goes to or comes from."""
 
 Works = Any  # receives that are under way
 

@@ -23,25 +23,6 @@ Lengths = tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
-class AllGather:
-    """One rank's body on its way to all ranks."""
-
-    name: ClassVar[str] = "all_gather"
-    body: Tensor
-    nbytes: Lengths
-
-    @staticmethod
-    def complete(
-        calls: "Sequence[AllGather]", clocks: Clocks
-    ) -> Sequence[list[Tensor]]:
-        bodies = [call.body for call in calls]
-        column = np.array([body.numel() for body in bodies])
-        sizes = np.repeat(column[:, None], len(calls), axis=1)
-        _move([call.nbytes for call in calls], sizes, clocks)
-        return [bodies] * len(calls)
-
-
-@dataclass(frozen=True, slots=True)
 class AllToAll:
     """One rank's bodies, one for each rank."""
 

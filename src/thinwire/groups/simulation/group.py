@@ -14,9 +14,9 @@ from torch import Tensor
 from thinwire.cost import Link
 from thinwire.errors import GroupError
 from thinwire.groups import checks
-from thinwire.groups.expected import Expected
-from thinwire.groups.group import Op
-from thinwire.groups.simulation.collectives import AllGather, AllReduce, AllToAll
+from thinwire.groups.early_receives import EarlyReceives
+from thinwire.groups.group import Group, Op
+from thinwire.groups.simulation.collectives import AllReduce, AllToAll
 from thinwire.groups.simulation.scheduler import Message, World
 
 Result = TypeVar("Result")
@@ -46,7 +46,7 @@ def simulate(
         try:
             group = SimulatedGroup(world, rank)
             results[rank] = body(group)
-            group._expected.check_empty()  # noqa: SLF001
+            group._early.check_empty()  # noqa: SLF001
         except BaseException as error:  # of any kind: it is raised in simulate()
             errors[rank] = error
             world.fail(rank, error)
@@ -66,13 +66,13 @@ def simulate(
     return [results[rank] for rank in range(size)]
 
 
-class SimulatedGroup:
+class SimulatedGroup(Group):
     """One rank of a simulation, made by `simulate`."""
 
     def __init__(self, world: World, rank: int) -> None:
         self._world = world
         self._rank = rank
-        self._expected = Expected[bool]()
+        self._early = EarlyReceives[bool]()
 
     @property
     def rank(self) -> int:
@@ -92,9 +92,9 @@ class SimulatedGroup:
     ) -> Tensor | None:
         checks.check_exchange(self, body, dst=dst, src=src, nbytes=nbytes)
         if nbytes is None:
-            self._expected.check_empty()
+            self._early.check_empty()
         elif src is not None and nbytes:
-            self._expected.take(src, nbytes)
+            self._early.take(src, nbytes)
         if body is not None and dst == self._rank:
             return body.clone()
         outgoing = None
@@ -110,33 +110,26 @@ class SimulatedGroup:
             return torch.empty(0, dtype=torch.uint8, device=device)
         return self._checked(self._world.exchange(self._rank, outgoing, src), nbytes)
 
-    def expect(self, bodies: Sequence[tuple[int, int]]) -> None:
+    def post_receives(self, bodies: Sequence[tuple[int, int]]) -> None:
         """Nothing comes sooner for it; what would hang real ranks is refused."""
-        checks.check_expected(self, bodies)
-        self._expected.check_empty()
+        checks.check_receives(self, bodies)
+        self._early.check_empty()
         for src, nbytes in bodies:
             if nbytes:
-                self._expected.add(src, nbytes, held=True)
-
-    def all_gather(self, body: Tensor, *, nbytes: Sequence[int] | None) -> list[Tensor]:
-        checks.check_all_gather(self, body, nbytes)
-        self._expected.check_empty()
-        lengths = None if nbytes is None else tuple(nbytes)
-        bodies = self._world.meet(self._rank, AllGather(body.clone(), lengths))
-        return [shared.clone() for shared in bodies]
+                self._early.add(src, nbytes, handle=True)
 
     def all_to_all(
         self, bodies: Sequence[Tensor], *, nbytes: Sequence[int] | None
     ) -> list[Tensor]:
         checks.check_all_to_all(self, bodies, nbytes)
-        self._expected.check_empty()
+        self._early.check_empty()
         lengths = None if nbytes is None else tuple(nbytes)
         copies = tuple(body.clone() for body in bodies)
         return self._world.meet(self._rank, AllToAll(copies, lengths))
 
     def all_reduce_(self, *parts: tuple[Tensor, Op]) -> None:
         checks.check_all_reduce(parts)
-        self._expected.check_empty()
+        self._early.check_empty()
         self._world.meet(self._rank, AllReduce(parts))
 
     def now(self) -> float:

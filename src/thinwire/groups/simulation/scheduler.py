@@ -23,9 +23,9 @@ from thinwire.cost import Link
 from thinwire.errors import DeadlockError, GroupError
 from thinwire.groups.checks import LENGTH_NBYTES
 from thinwire.groups.simulation.clock import Clocks
-from thinwire.groups.simulation.collectives import AllGather, AllReduce, AllToAll
+from thinwire.groups.simulation.collectives import AllReduce, AllToAll
 
-Call = AllGather | AllToAll | AllReduce
+Call = AllToAll | AllReduce
 
 _RANKS_NAMED = 16  # an error about 256 ranks names the first few
 
