@@ -37,7 +37,7 @@ check: lint test
 
 # The laws over the full product of collectives, codecs and group sizes.
 laws: $(READY)
-	$(BIN)/pytest -q tests/laws -m "not gpu" -n 2 --dist worksteal
+	$(BIN)/pytest -q tests/laws --laws -m "not gpu" -n 2 --dist worksteal
 
 # For how long, as in `make fuzz SECONDS=1200`; what it learns is kept in .fuzz.
 SECONDS ?= 60

@@ -30,7 +30,7 @@ CONTRACTS = (
     "Accumulator",
 )
 # Decorators under which numba or Triton compiles a function.
-COMPILED = ("kernel", "part", "triton.jit")
+COMPILED = ("kernel", "part", "counting", "triton.jit")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,20 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--laws",
+        action="store_true",
+        help="try the laws on the full product of collectives, codecs and group sizes",
+    )
+
+
+@pytest.fixture
+def full_laws(request: pytest.FixtureRequest) -> bool:
+    """Whether the full product of the laws is wanted."""
+    return bool(request.config.getoption("laws"))
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Torch's threads wait by spinning: on a busy machine that is most of the time."""

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -194,17 +193,12 @@ ALL_CASES = [
     for (name, collective), size in product(COLLECTIVES.items(), SIZES)
     for codec in (CODECS if collective.coded else (None,))
 ]
-# Each case with each kind of data; only in the full product where no ranks are usual.
-TRIALS = [
-    pytest.param(
-        case,
-        data,
-        marks=() if usual_ranks(case, data) else pytest.mark.slow,
-        id=f"{case}-{data}",
-    )
-    for case in ALL_CASES
-    for data in ("integers", "reals", "equal", "lonely")
-]
+
+
+def trials(*, full: bool) -> list[tuple[Case, str]]:
+    """Cases with a kind of data: the full product, or those of the quick run."""
+    every = product(ALL_CASES, DATA)
+    return [(c, data) for c, data in every if full or usual_ranks(c, data)]
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,15 @@ Conservation: sum(x before) = total + sum(x after). Agreement: every rank return
 same bits. One simulation shows both.
 """
 
-import pytest
 import torch
 
 from tests.laws.cases import (
     BROKEN_NUMBERS,
     COLLECTIVES,
-    TRIALS,
     Case,
     ranks_for,
     run,
+    trials,
     usual_ranks,
 )
 from thinwire.catalog import DEFAULT_CODEC
@@ -66,17 +65,17 @@ def check(case, data, ranks):
         assert kept, (case, ranks)
 
 
-@pytest.mark.parametrize(("case", "data"), TRIALS)
-def test_nothing_is_lost_and_all_agree(case, data):
-    for ranks in usual_ranks(case, data):
-        check(case, data, ranks)
+def pytest_generate_tests(metafunc):
+    if "data" in metafunc.fixturenames:
+        found = trials(full=metafunc.config.getoption("laws"))
+        ids = [f"{case}-{data}" for case, data in found]
+        metafunc.parametrize(("case", "data"), found, ids=ids)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("case", "data"), TRIALS)
-def test_nor_in_the_rest_of_the_product(case, data):
-    for ranks in set(ranks_for(case.collective)) - set(usual_ranks(case, data)):
-        check(case, data, ranks)
+def test_nothing_is_lost_and_all_agree(case, data, full_laws):
+    ranks = ranks_for(case.collective) if full_laws else usual_ranks(case, data)
+    for count in ranks:
+        check(case, data, count)
 
 
 def test_only_what_says_so_delivers_estimates():

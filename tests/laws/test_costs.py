@@ -28,7 +28,7 @@ from thinwire.groups import Counted, simulate
     [
         case
         for case in ALL_CASES
-        if case.collective not in BY_DATA
+        if case.collective not in BY_DATA and usual_ranks(case, "integers")
         if case.codec in (None, "raw", DEFAULT_CODEC)
         or (
             (case.size == 1000 and CODECS[case.codec].nbytes(1000, 10) is not None)

@@ -30,15 +30,18 @@ def _quick(case, ranks):
     return case.codec == DEFAULT_CODEC and case.size == 1000 and ranks in (3, 4)
 
 
-TRIALS = [
-    pytest.param(case, ranks, marks=() if _quick(case, ranks) else pytest.mark.slow)
-    for ranks in PROCESSES
-    for case in ALL_CASES
-    if ranks in ranks_for(case.collective)
-]
+def pytest_generate_tests(metafunc):
+    if "case" in metafunc.fixturenames:
+        full = metafunc.config.getoption("laws")
+        found = [
+            (case, ranks)
+            for ranks in PROCESSES
+            for case in ALL_CASES
+            if (full or _quick(case, ranks)) and ranks in ranks_for(case.collective)
+        ]
+        metafunc.parametrize(("case", "ranks"), found, ids=str)
 
 
-@pytest.mark.parametrize(("case", "ranks"), TRIALS, ids=str)
 def test_processes_give_the_bits_of_the_simulation(case, ranks):
     # The order of additions inside the library's all-reduce is its own.
     exact = COLLECTIVES[case.collective].grade is Grade.EXACT
