@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -34,13 +35,14 @@ def test_what_types_see_is_what_runs():
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    lazy = {name: f"thinwire.{home}" for name, home in thinwire._HOME_OF.items()}
-    assert typed == lazy
-    assert {*lazy, "__version__"} == set(thinwire.__all__)
+    assert {*typed, "__version__"} == set(thinwire.__all__)
+    for name, module in typed.items():
+        assert getattr(thinwire, name) is getattr(import_module(module), name)
 
 
 def test_packages_are_reachable():
     assert thinwire.hooks.ddp.hook.__name__ == "hook"
+    assert thinwire.codecs.Split is import_module("thinwire.codecs").Split
     with pytest.raises(AttributeError, match="no attribute 'attatch'"):
         _ = thinwire.attatch
 

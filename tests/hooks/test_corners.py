@@ -291,7 +291,9 @@ def test_a_change_of_scope_draws_units_anew():
 
 def by_hand(group, scope):
     model = DDP(make_model())
-    reducer = thinwire.Pipeline(thinwire.AllGather(0.1), thinwire.Split())
+    reducer = thinwire.Pipeline(
+        thinwire.collectives.AllGather(0.1), thinwire.codecs.Split()
+    )
     try:
         thinwire.hooks.ddp.State(model, reducer, scope=scope)
     except ConfigError as error:

@@ -140,7 +140,9 @@ def test_metrics_count_what_the_cards_say(method):
 def by_hand(group):
     """The PyTorch way: a state and a hook, from classes."""
     model = wrap()
-    reducer = thinwire.Pipeline(thinwire.AllGather(0.1), thinwire.Split())
+    reducer = thinwire.Pipeline(
+        thinwire.collectives.AllGather(0.1), thinwire.codecs.Split()
+    )
     state = thinwire.hooks.ddp.State(model, reducer)
     model.register_comm_hook(state, thinwire.hooks.ddp.hook)
     loss = step_once(model, optimizer_of(model), group.rank, 0)
