@@ -3,9 +3,11 @@
 import posixpath
 import re
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import typer
 from benchmarks import head_to_head_page
 
 import thinwire
@@ -19,6 +21,7 @@ CARDS = DOCS / "reference" / "collectives"
 CODECS = (DOCS / "reference" / "codecs.md").read_text()
 OPTIONS = (DOCS / "reference" / "options.md").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+PRESENT = [page for page in PAGES if page.stem != "CHANGELOG"]
 COLUMNS = 100
 
 
@@ -135,6 +138,44 @@ def test_what_pages_name_exists(page):
             assert f"\n{target}:" in (ROOT / "Makefile").read_text(), target
         for name in re.findall(r"thinwire\.([A-Z]\w*)", text):
             assert name in thinwire.__all__, name
+
+
+COMMANDS = {
+    "thinwire": lambda: import_module("thinwire.tools.cli.app").app,
+    "python -m experiments.train": lambda: (
+        import_module("experiments.train.command").app
+    ),
+}
+
+
+def typed(text: str) -> list[str]:
+    """What a page shows to be typed into a shell: lines of code, and code in prose."""
+    blocks = re.findall(r"```\n(.*?)```", text, flags=re.DOTALL)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return lines + re.findall(
+        r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.S)
+    )
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p.stem != "CHANGELOG"], ids=name_of
+)
+@pytest.mark.parametrize("program", COMMANDS)
+def test_commands_take_the_options_that_pages_give_them(page, program):
+    command = None
+    for line in typed(page.read_text()):
+        given = re.search(rf"(?:^|[\s]){re.escape(program)} ([a-z-].*)", line)
+        if given is None:
+            continue
+        if command is None:
+            command = typer.main.get_command(COMMANDS[program]())
+        words = given[1].split("#")[0].split(" -- ")[0].split()
+        called = command
+        while words and words[0] in getattr(called, "commands", {}):
+            called = called.commands[words.pop(0)]
+        named = {option for each in called.params for option in each.opts} | {"--help"}
+        assert called is not command or not hasattr(command, "commands"), line
+        assert {word for word in words if word.startswith("--")} <= named, line
 
 
 def test_versions_agree():
