@@ -239,8 +239,8 @@ def _remarks(rows: Sequence[Row]) -> Iterator[str]:
     if spreads:
         yield (
             "Runs that differ in nothing but the seed lie up to "
-            f"{', and up to '.join(spreads)}: smaller differences between methods may be "
-            "chance, above all those of one seed.\n"
+            f"{', and up to '.join(spreads)}: smaller differences between methods "
+            "may be chance, above all those of one seed.\n"
         )
     behind = [row.label for row in rows if row.is_behind(_compared(row, rows))]
     named = "; ".join(behind) or "none of these"
