@@ -108,10 +108,10 @@ class Packet:
             raise WireError(f"an index section of {index_nbytes} bytes does not fit")
         if nnz > size:
             raise WireError(f"a packet lists {nnz} entries of a vector of {size}")
-        if summed:
-            _verify(body, checksum)
         if body.data_ptr() % WORD or body.storage_offset() % WORD:
             body = body.clone()  # where sections can be read as numbers
+        if summed:
+            _verify(body, checksum)
         return cls((index_tag, value_tag), size, nnz, index_nbytes, body, summed)
 
     @staticmethod
@@ -182,23 +182,11 @@ def _header(body: Tensor, header: bytes | None = None) -> tuple[int, ...]:
 def sum_up_(body: Tensor) -> None:
     """Write the checksum into a packet whose header is complete but for it."""
     octets: Octets = body.numpy()
-    found = _checksum(octets[: HEADER.size].data, octets)
-    octets[HEADER.size - 4 : HEADER.size].view("<u4")[0] = found
-
-
-def _checksum(header: bytes | memoryview, body: Octets) -> int:
-    """Over a header whose checksum is zero, and what follows it."""
-    import xxhash  # noqa: PLC0415 - packets in device memory do without
-
-    digest = xxhash.xxh3_64(header)
-    digest.update(body[HEADER.size :].data)
-    return digest.intdigest() & 0xFFFFFFFF
+    octets[HEADER.size - 4 : HEADER.size].view("<u4")[0] = kernels.packet_checksum(body)
 
 
 def _verify(body: Tensor, checksum: int) -> None:
-    octets: Octets = (body if body.is_cpu else body.cpu()).contiguous().numpy()
-    header = octets[: HEADER.size - 4].tobytes() + bytes(4)
-    found = _checksum(header, octets)
+    found = kernels.packet_checksum((body if body.is_cpu else body.cpu()).contiguous())
     if found != checksum:
         raise WireError(
             f"a packet whose checksum is {found:08x} says {checksum:08x}: it was "

@@ -33,6 +33,7 @@ from thinwire.kernels.reference.bloom import (
     bloom_sample,
     encode_bloom,
 )
+from thinwire.kernels.reference.checksum import packet_checksum
 from thinwire.kernels.reference.dense import (
     at_least,
     magnitudes,
@@ -183,6 +184,7 @@ __all__ = [
     "nbytes_qsgd",
     "on_device",
     "pack_bits",
+    "packet_checksum",
     "peel_rows_",
     "reclaim_",
     "row_peaks",
