@@ -6,7 +6,10 @@ Collectives are rounds of pairwise messages, and a rank enters a round when it h
 and received all of the round before.
 """
 
-from itertools import zip_longest
+import heapq
+import itertools
+from collections import defaultdict, deque
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +18,7 @@ from thinwire.cost import Link
 from thinwire.schedules import distances
 
 Array = NDArray[np.float64]
+Body = TypeVar("Body")
 
 
 class Clocks:
@@ -50,7 +54,7 @@ class Clocks:
         """
         size = len(self.now)
         ring = [1] * (2 * (size - 1)) if chunk else []
-        for near, far in zip_longest(ring, distances(size), fillvalue=0):
+        for near, far in itertools.zip_longest(ring, distances(size), fillvalue=0):
             nbytes = (chunk if near else 0) + (largest if far else 0)
             self._round(np.full(size, nbytes), near or far)
 
@@ -67,3 +71,48 @@ class Clocks:
 
     def _transfer(self, nbytes: NDArray[np.int64]) -> Array:
         return nbytes / self.link.bandwidth
+
+
+class Messages(Generic[Body]):
+    """Messages on their way, booked on their receivers' links in order of time.
+
+    Those with the smallest sender's clock are booked first. Their receivers are then at
+    least that late, and so is all that they send later.
+    """
+
+    def __init__(self, clocks: Clocks) -> None:
+        self.clocks = clocks
+        self._order = itertools.count()
+        self._sent: list[tuple[float, int, int, int, int, Body]] = []
+        self._booked: defaultdict[tuple[int, int], deque[tuple[float, Body]]]
+        self._booked = defaultdict(deque)
+
+    def send(self, src: int, dst: int, nbytes: int, body: Body) -> None:
+        """Send a message by the sender's clock."""
+        start = float(self.clocks.now[src])
+        heapq.heappush(self._sent, (start, src, next(self._order), dst, nbytes, body))
+
+    def book(self) -> list[tuple[int, int]]:
+        """Book the earliest messages; returns the sender and receiver of each."""
+        booked: list[tuple[int, int]] = []
+        earliest = self._sent[0][0] if self._sent else 0.0
+        while self._sent and self._sent[0][0] == earliest:
+            _, src, _, dst, nbytes, body = heapq.heappop(self._sent)
+            done = self.clocks.deliver(earliest, dst, nbytes)
+            self._booked[src, dst].append((done, body))
+            booked.append((src, dst))
+        return booked
+
+    def receive(self, src: int, dst: int) -> Body | None:
+        """The next booked message, if any; the receiver's clock waits for it."""
+        box = self._booked[src, dst]
+        if not box:
+            return None
+        done, body = box.popleft()
+        self.clocks.wait_until(dst, done)
+        return body
+
+    def left(self) -> list[Body]:
+        """The messages that nobody has received."""
+        booked = [body for box in self._booked.values() for _, body in box]
+        return booked + [entry[-1] for entry in self._sent]

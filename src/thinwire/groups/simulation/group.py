@@ -1,7 +1,7 @@
 """SimulatedGroup: every rank is a thread of one process, and time is a number.
 
 A packet arrives at sender's clock + latency + bytes / bandwidth; a rank's link is full
-duplex and busy while it sends or receives; computing takes no time. `world.py` says
+duplex and busy while it sends or receives; computing takes no time. `scheduler.py` says
 why results and clocks do not depend on the scheduler.
 """
 
@@ -17,7 +17,7 @@ from thinwire.groups import checks
 from thinwire.groups.early_receives import EarlyReceives
 from thinwire.groups.group import Group, Op
 from thinwire.groups.simulation.collectives import AllReduce, AllToAll
-from thinwire.groups.simulation.scheduler import Message, World
+from thinwire.groups.simulation.scheduler import Message, Scheduler
 
 Result = TypeVar("Result")
 
@@ -37,40 +37,40 @@ def simulate(
     """
     if size < 1:
         raise GroupError(f"a group needs at least one rank, not {size}")
-    world = World(size, link)
+    scheduler = Scheduler(size, link)
     results: dict[int, Result] = {}
     errors: dict[int, BaseException] = {}
 
     def live(rank: int) -> None:
-        world.enter(rank)
+        scheduler.enter(rank)
         try:
-            group = SimulatedGroup(world, rank)
+            group = SimulatedGroup(scheduler, rank)
             results[rank] = body(group)
             group._early.check_empty()  # noqa: SLF001
         except BaseException as error:  # of any kind: it is raised in simulate()
             errors[rank] = error
-            world.fail(rank, error)
+            scheduler.fail(rank, error)
         finally:
-            world.leave(rank)
+            scheduler.leave(rank)
 
     threads = torch.get_num_threads()
     try:
-        world.run(live)
+        scheduler.run(live)
     finally:
         torch.set_num_threads(threads)
     if errors:
-        rank = min(errors.keys() - world.told or errors)
+        rank = min(errors.keys() - scheduler.interrupted or errors)
         errors[rank].add_note(f"raised on simulated rank {rank} of {size}")
         raise errors[rank]
-    world.check_empty()
+    scheduler.check_empty()
     return [results[rank] for rank in range(size)]
 
 
 class SimulatedGroup(Group):
     """One rank of a simulation, made by `simulate`."""
 
-    def __init__(self, world: World, rank: int) -> None:
-        self._world = world
+    def __init__(self, scheduler: Scheduler, rank: int) -> None:
+        self._scheduler = scheduler
         self._rank = rank
         self._early = EarlyReceives[bool]()
 
@@ -80,7 +80,7 @@ class SimulatedGroup(Group):
 
     @property
     def size(self) -> int:
-        return self._world.size
+        return self._scheduler.size
 
     def exchange(
         self,
@@ -105,10 +105,12 @@ class SimulatedGroup(Group):
         elif outgoing is not None and outgoing.nbytes == 0:
             outgoing = None  # no message at all, as on a real network
         if src is not None and nbytes == 0:
-            self._world.exchange(self._rank, outgoing, None)
+            self._scheduler.exchange(self._rank, outgoing, None)
             device = None if body is None else body.device
             return torch.empty(0, dtype=torch.uint8, device=device)
-        return self._checked(self._world.exchange(self._rank, outgoing, src), nbytes)
+        return self._checked(
+            self._scheduler.exchange(self._rank, outgoing, src), nbytes
+        )
 
     def post_receives(self, bodies: Sequence[tuple[int, int]]) -> None:
         """Nothing comes sooner for it; what would hang real ranks is refused."""
@@ -125,19 +127,19 @@ class SimulatedGroup(Group):
         self._early.check_empty()
         lengths = None if nbytes is None else tuple(nbytes)
         copies = tuple(body.clone() for body in bodies)
-        return self._world.meet(self._rank, AllToAll(copies, lengths))
+        return self._scheduler.join(self._rank, AllToAll(copies, lengths))
 
     def all_reduce_(self, *parts: tuple[Tensor, Op]) -> None:
         checks.check_all_reduce(parts)
         self._early.check_empty()
-        self._world.meet(self._rank, AllReduce(parts))
+        self._scheduler.join(self._rank, AllReduce(parts))
 
     def now(self) -> float:
-        return float(self._world.clocks.now[self._rank])
+        return float(self._scheduler.clocks.now[self._rank])
 
     def spend(self, seconds: float) -> None:
         """Let this rank's clock run on, as if it had computed for so long."""
-        self._world.clocks.now[self._rank] += seconds
+        self._scheduler.clocks.now[self._rank] += seconds
 
     def _announce(self, outgoing: Message | None, src: int | None) -> None:
         """Exchange lengths; the body leaves when its length has arrived."""
@@ -145,16 +147,16 @@ class SimulatedGroup(Group):
         length = None
         if outgoing is not None:
             length = Message(outgoing.src, outgoing.dst, None)
-        incoming = self._world.exchange(self._rank, length, src)
+        incoming = self._scheduler.exchange(self._rank, length, src)
         if incoming is not None and incoming.body is not None:
             raise GroupError(
                 f"rank {self._rank} expects a length from rank {src}, "
                 f"which sends {incoming.nbytes} bytes without one"
             )
         if length is not None:
-            link = self._world.clocks.link
+            link = self._scheduler.clocks.link
             arrived = start + link.latency + link.transfer(length.nbytes)
-            self._world.clocks.wait_until(self._rank, arrived)
+            self._scheduler.clocks.wait_until(self._rank, arrived)
 
     def _checked(self, incoming: Message | None, nbytes: int | None) -> Tensor | None:
         if incoming is None:

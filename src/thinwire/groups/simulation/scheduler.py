@@ -1,18 +1,14 @@
-"""The world that simulated ranks share: whose turn it is, what waits for whom.
+"""The scheduler of simulated ranks: which rank runs, and what the others wait for.
 
 Only one rank runs at any moment: a rank that must wait hands the turn to the next one
-that can go on. So nothing needs a lock, kernels that dislike being entered by two
-threads are safe, and neither results nor clocks depend on the scheduler. When nobody
-can go on, the messages with the smallest sender's clock are booked on their receivers'
-links, in order of rank. Whoever they wake is then at least that late, and so is all
-it sends later: messages are booked in the order of time. With no message left, either
-all ranks stand in one collective, which is then completed, or they wait for ever.
+that can go on. So nothing needs a lock, kernels that must not be entered by two threads
+are safe, and neither results nor clocks depend on the system's scheduler. When no rank
+can go on, messages are booked on their receivers' links. With no message left, either
+all ranks wait in one collective, which is then completed, or they wait for ever.
 """
 
-import heapq
-import itertools
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,7 +18,7 @@ from torch import Tensor
 from thinwire.cost import Link
 from thinwire.errors import DeadlockError, GroupError
 from thinwire.groups.checks import LENGTH_NBYTES
-from thinwire.groups.simulation.clock import Clocks
+from thinwire.groups.simulation.clock import Clocks, Messages
 from thinwire.groups.simulation.collectives import AllReduce, AllToAll
 
 Call = AllToAll | AllReduce
@@ -45,7 +41,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
+class _Failure:
     """Why the simulation is over, to be raised on every rank."""
 
     kind: type[GroupError]
@@ -53,23 +49,20 @@ class _Verdict:
     cause: BaseException | None = None
 
 
-class World:
-    """Turns, messages and clocks. Whoever has the turn may touch all of it."""
+class Scheduler:
+    """Turns, messages and clocks; the rank whose turn it is may touch all of it."""
 
     def __init__(self, size: int, link: Link) -> None:
         self.size = size
         self.clocks = Clocks(size, link)
-        self.told: set[int] = set()  # ranks that had to be told of another's failure
+        self.interrupted: set[int] = set()  # ranks that another's failure has stopped
         self._turns = [threading.Semaphore(0) for _ in range(size)]
         self._ready = deque(range(size))
         self._live = set(range(size))
         self._waiting: dict[int, int | Call] = {}  # for a rank's message, or in a call
-        self._sent: list[tuple[float, int, int, Message]] = []
-        self._order = itertools.count()
-        self._received: defaultdict[tuple[int, int], deque[tuple[float, Message]]]
-        self._received = defaultdict(deque)
+        self._messages = Messages[Message](self.clocks)
         self._outcomes: dict[int, list[Tensor]] = {}
-        self._verdict: _Verdict | None = None
+        self._failure: _Failure | None = None
 
     def run(self, live: Callable[[int], None]) -> None:
         """Start a thread `live(rank)` for every rank and wait for all of them."""
@@ -86,8 +79,8 @@ class World:
             for thread in threads:
                 thread.join()
         except BaseException as error:
-            # Not this thread's turn: the ranks find the verdict at their next calls.
-            self._verdict = _Verdict(GroupError, f"interrupted: {error!r}", error)
+            # Not this thread's turn: the ranks find the failure at their next calls.
+            self._failure = _Failure(GroupError, f"interrupted: {error!r}", error)
             raise
 
     def enter(self, rank: int) -> None:
@@ -105,48 +98,42 @@ class World:
 
     def fail(self, rank: int, error: BaseException) -> None:
         """Make every other rank's next call, or the one it stands in, raise."""
-        self._judge(_Verdict(GroupError, f"rank {rank} failed: {error!r}", error))
+        self._abort(_Failure(GroupError, f"rank {rank} failed: {error!r}", error))
 
     def exchange(
         self, rank: int, outgoing: Message | None, src: int | None
     ) -> Message | None:
         """Send one message, wait for one from `src`, and for the link to be free."""
-        self._raise_verdict(rank)
+        self._raise_failure(rank)
         start = float(self.clocks.now[rank])
         if outgoing is not None:
-            entry = (start, rank, next(self._order), outgoing)
-            heapq.heappush(self._sent, entry)
+            self._messages.send(rank, outgoing.dst, outgoing.nbytes, outgoing)
         incoming = None if src is None else self._receive(rank, src)
         if outgoing is not None:
             busy = self.clocks.link.transfer(outgoing.nbytes)
             self.clocks.wait_until(rank, start + busy)
         return incoming
 
-    def meet(self, rank: int, call: Call) -> list[Tensor]:
+    def join(self, rank: int, call: Call) -> list[Tensor]:
         """Stand in a collective until every rank does; this rank's outcome."""
-        self._raise_verdict(rank)
+        self._raise_failure(rank)
         self._wait(rank, call)
         if rank not in self._outcomes:
-            self._raise_verdict(rank)
+            self._raise_failure(rank)
         return self._outcomes.pop(rank)
 
     def check_empty(self) -> None:
         """Refuse to end with a message that nobody asked for."""
-        booked = (message for box in self._received.values() for _, message in box)
-        for message in itertools.chain(booked, (entry[-1] for entry in self._sent)):
+        for message in self._messages.left():
             raise GroupError(
                 f"rank {message.src} sent {message.nbytes} bytes to rank "
                 f"{message.dst}, which never asked for them"
             )
 
     def _receive(self, rank: int, src: int) -> Message:
-        box = self._received[src, rank]
-        if not box:
+        while (message := self._messages.receive(src, rank)) is None:
+            self._raise_failure(rank)
             self._wait(rank, src)
-        if not box:
-            self._raise_verdict(rank)
-        done, message = box.popleft()
-        self.clocks.wait_until(rank, done)
         return message
 
     def _wait(self, rank: int, reason: int | Call) -> None:
@@ -160,35 +147,26 @@ class World:
         while not self._ready:
             try:
                 self._advance()
-            except Exception as error:  # the ranks must not wait for a broken world
-                self._judge(_Verdict(GroupError, str(error), error))
+            except Exception as error:  # the ranks must not wait for a broken scheduler
+                self._abort(_Failure(GroupError, str(error), error))
         return self._ready.popleft()
 
     def _advance(self) -> None:
         """Let at least one rank go on, or book at least one message."""
-        if self._verdict is not None:
+        if self._failure is not None:
             self._wake_all()
-        elif self._sent:
-            self._book_earliest()
-        else:
-            calls = [
-                call
-                for _, call in sorted(self._waiting.items())
-                if not isinstance(call, int)
-            ]
+            return
+        booked = self._messages.book()
+        for src, dst in booked:
+            if self._waiting.get(dst) == src:
+                self._wake(dst)
+        if not booked:
+            waiting = [call for _, call in sorted(self._waiting.items())]
+            calls = [call for call in waiting if not isinstance(call, int)]
             if len(calls) < self.size:
-                self._judge(_Verdict(DeadlockError, self._who_waits()))
+                self._abort(_Failure(DeadlockError, self._describe()))
             else:
                 self._complete(calls)
-
-    def _book_earliest(self) -> None:
-        earliest = self._sent[0][0]
-        while self._sent and self._sent[0][0] == earliest:
-            message = heapq.heappop(self._sent)[-1]
-            done = self.clocks.deliver(earliest, message.dst, message.nbytes)
-            self._received[message.src, message.dst].append((done, message))
-            if self._waiting.get(message.dst) == message.src:
-                self._wake(message.dst)
 
     def _complete(self, calls: list[Call]) -> None:
         for rank, call in enumerate(calls):
@@ -200,14 +178,14 @@ class World:
         self._outcomes = dict(enumerate(outcomes))
         self._wake_all()
 
-    def _judge(self, verdict: _Verdict) -> None:
-        self._verdict = self._verdict or verdict
+    def _abort(self, failure: _Failure) -> None:
+        self._failure = self._failure or failure
         self._wake_all()
 
-    def _raise_verdict(self, rank: int) -> None:
-        if self._verdict is not None:
-            self.told.add(rank)
-            raise self._verdict.kind(self._verdict.message) from self._verdict.cause
+    def _raise_failure(self, rank: int) -> None:
+        if self._failure is not None:
+            self.interrupted.add(rank)
+            raise self._failure.kind(self._failure.message) from self._failure.cause
 
     def _wake(self, rank: int) -> None:
         del self._waiting[rank]
@@ -217,7 +195,7 @@ class World:
         for rank in sorted(self._waiting):
             self._wake(rank)
 
-    def _who_waits(self) -> str:
+    def _describe(self) -> str:
         named = range(min(self.size, _RANKS_NAMED))
         more = [f"and {self.size - len(named)} more"] if self.size > len(named) else []
         return "nobody can go on: " + "; ".join([*map(self._status, named), *more])
