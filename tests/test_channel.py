@@ -11,7 +11,7 @@ from tests.laws.cases import CODECS
 from thinwire.channel import Channel, Slot
 from thinwire.codecs import Codec, Split
 from thinwire.errors import ConfigError, WireError
-from thinwire.groups import Fault, Faulty, Op, simulate
+from thinwire.groups import Fault, Faulty, simulate
 from thinwire.sparse import SparseVector
 from thinwire.wire import Packet
 
@@ -281,36 +281,3 @@ def test_without_a_codec_no_list_travels():
             channel.exchange([sealed], dst=0, src=0, expect=[Slot(SIZE, 1)])
 
     simulate(1, body)
-
-
-def test_dense_buffers_and_raw_bytes_need_no_codec():
-    def body(group):
-        channel = Channel(group)
-        total = torch.tensor([1.0, float(channel.rank)])
-        channel.all_reduce_((total, Op.SUM))
-        byte = torch.tensor([channel.rank], dtype=torch.uint8)
-        ones = [1] * channel.size
-        gathered = channel.all_gather_bytes(byte, nbytes=ones)
-        dealt = channel.all_to_all([byte + 10 * r for r in range(3)], nbytes=ones)
-        unsaid = channel.all_gather_bytes(byte.expand(channel.rank), nbytes=None)
-        assert [body.tolist() for body in unsaid] == [[], [1], [2, 2]]
-        return total.tolist(), torch.cat(gathered).tolist(), torch.cat(dealt).tolist()
-
-    for rank, (total, gathered, dealt) in enumerate(simulate(3, body)):
-        assert total == [3.0, 3.0]
-        assert gathered == [0, 1, 2]
-        assert dealt == [10 * rank + r for r in range(3)]
-
-
-def test_raw_bytes_go_one_way_or_both():
-    def body(group):
-        channel, mine = Channel(group), torch.tensor([group.rank, 7], dtype=torch.uint8)
-        peer = 1 - group.rank
-        swapped = channel.exchange_bytes(mine, dst=peer, src=peer, nbytes=2)
-        if group.rank == 0:
-            one_way = channel.exchange_bytes(mine, dst=1, src=None, nbytes=2)
-        else:
-            one_way = channel.exchange_bytes(None, dst=None, src=0, nbytes=2)
-        return swapped.tolist(), one_way.tolist()
-
-    assert simulate(2, body) == [([1, 7], []), ([0, 7], [0, 7])]

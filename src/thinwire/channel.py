@@ -10,7 +10,7 @@ from torch import Tensor
 from thinwire import kernels
 from thinwire.codecs import Codec, Values
 from thinwire.errors import ConfigError, WireError
-from thinwire.groups import Group, Op
+from thinwire.groups import Group
 from thinwire.schedules import Step
 from thinwire.sparse import SparseVector
 from thinwire.wire import Packet
@@ -28,24 +28,24 @@ class Slot(NamedTuple):
 
 
 class Sealed:
-    """One encoded list: its bytes, and what every holder decodes from them.
+    """One encoded list: its bytes, and the vector that every holder decodes from them.
 
-    The vector may share memory with the body: change neither. Who sends a list on and
-    never looks at it is spared its decoding.
+    The vector may share memory with the body: change neither. It is decoded when it is
+    first asked for, so a rank that only passes a list on does not decode it.
     """
 
-    __slots__ = ("_told", "_vector", "body")
+    __slots__ = ("_decode", "_vector", "body")
 
-    def __init__(self, body: Tensor, told: Callable[[], SparseVector]) -> None:
+    def __init__(self, body: Tensor, decode: Callable[[], SparseVector]) -> None:
         self.body = body
-        self._told = told
+        self._decode = decode
         self._vector: SparseVector | None = None
 
     @property
     def vector(self) -> SparseVector:
-        """The list as everyone who holds the bytes decodes it."""
+        """The list as every holder of the bytes decodes it."""
         if self._vector is None:
-            self._vector = self._told()
+            self._vector = self._decode()
         return self._vector
 
 
@@ -54,7 +54,8 @@ class Channel:
     """A group seen by one reduction: `step` counts reductions, `seed` is the user's.
 
     A list is encoded once, by `seal`, and travels as these bytes however often it is
-    passed on; what `seal` returns is the list as everyone else will decode it.
+    passed on. Dense buffers and raw bytes go through `group`. The thread that may call
+    the group may call the channel.
 
     With `doubts`, packets of a fixed length in the memory of a device are judged there:
     what is wrong with them is noted, not raised, and their lists are any lists.
@@ -73,7 +74,7 @@ class Channel:
 
     @property
     def size(self) -> int:
-        """How many ranks take part."""
+        """The number of ranks."""
         return self.group.size
 
     def using(self, codec: Codec) -> "Channel":
@@ -83,11 +84,11 @@ class Channel:
     def seal(
         self, vector: SparseVector, *, source: Values | None = None, part: int = 0
     ) -> Sealed:
-        """Encode a list and adopt what it decodes to.
+        """Encode a list; the result holds it as every receiver will decode it.
 
-        `part` tells lists of one reduction apart (a round, a block), never ranks:
-        holders of the same list must produce the same bytes. Only a list's single
-        holder may offer a `source`.
+        `part` identifies a list in a reduction (its round, its block), not a rank:
+        holders of the same list must produce the same bytes. Only the single holder of
+        a list may pass a `source`.
         """
         key = self._key(part)
         packet = self._codec.encode(vector, source=source, key=key)
@@ -156,34 +157,6 @@ class Channel:
             sealed if rank == self.rank else self._open(body, expect, rank)
             for rank, body in enumerate(bodies)
         ]
-
-    def all_to_all(
-        self, bodies: Sequence[Tensor], *, nbytes: Sequence[int]
-    ) -> list[Tensor]:
-        """Raw bytes: one body to every rank, one from every rank."""
-        return self.group.all_to_all(bodies, nbytes=nbytes)
-
-    def all_gather_bytes(
-        self, body: Tensor, *, nbytes: Sequence[int] | None
-    ) -> list[Tensor]:
-        """Raw bytes: every rank's body; lengths travel ahead where they are None."""
-        return self.group.all_gather(body, nbytes=nbytes)
-
-    def exchange_bytes(
-        self,
-        body: Tensor | None,
-        *,
-        dst: int | None,
-        src: int | None,
-        nbytes: int,
-    ) -> Tensor:
-        """Raw bytes: `body` to `dst`, and what `src` sends; nothing without `src`."""
-        incoming = self.group.exchange(body, dst=dst, src=src, nbytes=nbytes)
-        return _nothing() if incoming is None else incoming
-
-    def all_reduce_(self, *parts: tuple[Tensor, Op]) -> None:
-        """Dense buffers, combined by the group in place."""
-        self.group.all_reduce_(*parts)
 
     @property
     def _codec(self) -> Codec:

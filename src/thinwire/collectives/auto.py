@@ -153,7 +153,7 @@ class Auto:
             _forget(saved)
             saved["ways"] = self.signature
         note = torch.tensor([1e9 * seconds], dtype=torch.float64)
-        channel.all_reduce_((note, Op.MAX))
+        channel.group.all_reduce_((note, Op.MAX))
         times = self._times(saved)
         saved[f"try.{number}.{len(times[number])}"] = int(note.item())
         if channel.size == 1 or self._next(saved) is None:

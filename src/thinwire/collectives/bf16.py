@@ -38,7 +38,7 @@ class BF16(Complete):
         results = list(torch.split(total, lengths))
 
         sums = results[channel.rank].zero_()
-        arrived = channel.all_to_all(
+        arrived = channel.group.all_to_all(
             [
                 _round_off_(chunk) if rank != channel.rank else _nothing(mine)
                 for rank, chunk in enumerate(chunks)
@@ -51,7 +51,7 @@ class BF16(Complete):
         for rank, body in enumerate(arrived):
             sums += mine if rank == channel.rank else body.view(torch.bfloat16)
         mine.copy_(sums)
-        gathered = channel.all_gather_bytes(
+        gathered = channel.group.all_gather(
             _round_off_(mine), nbytes=[2 * length for length in lengths]
         )
         for result, body in zip(results, gathered, strict=True):

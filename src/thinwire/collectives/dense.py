@@ -24,7 +24,7 @@ class Dense(Complete):
         self, x: Accumulator, channel: Channel, state: State, out: Room
     ) -> Tensor:
         total = out().copy_(x.whole())
-        channel.all_reduce_((total, Op.SUM))
+        channel.group.all_reduce_((total, Op.SUM))
         x.zero_()
         return total
 

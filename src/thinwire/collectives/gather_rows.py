@@ -30,7 +30,7 @@ class GatherRows:
 
 def gather(mine: Rows, channel: Channel) -> list[Rows]:
     """Every rank's rows, in order of rank."""
-    bodies = channel.all_gather_bytes(_packed(mine), nbytes=None)
+    bodies = channel.group.all_gather(_packed(mine), nbytes=None)
     return [
         mine if rank == channel.rank else _unpacked(body, mine, rank)
         for rank, body in enumerate(bodies)

@@ -153,7 +153,7 @@ class GsSGD(Selecting):
         if self.sum_for(buffer.numel(), channel.size) == "tree":
             tree_sum_(buffer, channel)
         else:
-            channel.all_reduce_((buffer, Op.SUM))
+            channel.group.all_reduce_((buffer, Op.SUM))
 
     def _sum_cost(self, cells: int, ranks: int) -> Cost:
         tree = self.sum_for(cells, ranks) == "tree"

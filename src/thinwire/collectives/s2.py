@@ -175,7 +175,7 @@ class S2(ByRows):
         bits = state.saved.get("peak")
         if bits is None:
             now = told.clone()
-            channel.all_reduce_((now, Op.MAX))
+            channel.group.all_reduce_((now, Op.MAX))
             point = FixedPoint.of(Note.read(now).peak, channel.size)
         else:
             point = FixedPoint.of(magnitude(bits), channel.size, SPARE)
@@ -225,7 +225,7 @@ def _sum_exactly(ids: Tensor, held: Held, channel: Channel, peak: float) -> Rows
     multiples = point.multiples(held.at(ids))
     held.remove(ids, point.value(multiples))
     if len(ids):
-        channel.all_reduce_((multiples, Op.SUM))
+        channel.group.all_reduce_((multiples, Op.SUM))
     return Rows(ids, point.value(multiples), held.count)
 
 

@@ -13,19 +13,21 @@ from torch import Tensor
 from thinwire import schedules
 from thinwire.channel import Channel
 from thinwire.cost import Cost
-from thinwire.schedules import Step
 
 
 def tree_sum_(buffer: Tensor, channel: Channel) -> None:
     """Replace a contiguous buffer by its sum over all ranks."""
     flat = buffer.view(-1)
     merges, rest = schedules.tree(channel.rank, channel.size)
-    for step in merges:
-        flat += _exchanged(flat, step, channel)
-    for step in rest:
-        received = _exchanged(flat, step, channel)
-        if step.src is not None:
-            flat.copy_(received)
+    for i, step in enumerate([*merges, *rest]):
+        body = None if step.dst is None else flat.view(torch.uint8)
+        received = channel.group.exchange(
+            body, dst=step.dst, src=step.src, nbytes=flat.nbytes
+        )
+        if received is not None and i < len(merges):
+            flat += received.view(flat.dtype)
+        elif received is not None:
+            flat.copy_(received.view(flat.dtype))
 
 
 def tree_sum_cost(nbytes: int, ranks: int) -> Cost:
@@ -35,11 +37,3 @@ def tree_sum_cost(nbytes: int, ranks: int) -> Cost:
     Cost(rounds=6, nbytes=12000)
     """
     return schedules.cost(chain(*schedules.tree(0, ranks)), nbytes)
-
-
-def _exchanged(flat: Tensor, step: Step, channel: Channel) -> Tensor:
-    body = None if step.dst is None else flat.view(torch.uint8)
-    received = channel.exchange_bytes(
-        body, dst=step.dst, src=step.src, nbytes=flat.nbytes
-    )
-    return received.view(flat.dtype)

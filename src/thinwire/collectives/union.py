@@ -49,7 +49,7 @@ class Union(ByRows):
 def union_of(held: Held, channel: Channel, *riders: Rider) -> Tensor:
     """The rows that any rank offers; the riders are combined in the same rounds."""
     bitmap = kernels.encode_bitmap(held.ids, held.count)
-    channel.all_reduce_(*riders, (bitmap, Op.OR))
+    channel.group.all_reduce_(*riders, (bitmap, Op.OR))
     try:
         return kernels.set_bits(bitmap, held.count)
     except ValueError as error:
@@ -61,7 +61,7 @@ def sum_at(ids: Tensor, held: Held, channel: Channel) -> Rows:
     values = held.at(ids)
     held.clear(ids)
     if len(ids):
-        channel.all_reduce_((values, Op.SUM))
+        channel.group.all_reduce_((values, Op.SUM))
     return Rows(ids, values, held.count)
 
 
