@@ -137,8 +137,8 @@ def index_half(
     index: IndexCodec, indices: Tensor, size: int, seconds: float = SECONDS
 ) -> tuple[Half, Tensor]:
     return measure_half(
-        lambda: index.encode(indices, size, key=0),
-        lambda section: index.decode(section, size, len(indices), key=0),
+        lambda: index.encode(indices, size),
+        lambda section: index.decode(section, size, len(indices)),
         len(indices),
         seconds=seconds,
     )
@@ -146,8 +146,8 @@ def index_half(
 
 def value_half(value: ValueCodec, values: Tensor) -> tuple[Half, Tensor]:
     return measure_half(
-        lambda: value.encode(values, key=0),
-        lambda section: value.decode(section, len(values), key=0),
+        lambda: value.encode(values),
+        lambda section: value.decode(section, len(values)),
         len(values),
         seconds=SECONDS,
     )
@@ -220,8 +220,8 @@ def show_values(
 
 
 def value_error(value: ValueCodec, values: Tensor) -> float:
-    section = value.encode(values, key=0)
-    return relative_error(value.decode(section, len(values), key=0), values)
+    section = value.encode(values)
+    return relative_error(value.decode(section, len(values)), values)
 
 
 def show_composed(
@@ -254,7 +254,7 @@ def show_sweep(options: argparse.Namespace, figures: Figures) -> None:
         indices = (lots < density).nonzero().view(-1).int()
         least = bound(options.size, len(indices))
         for name in ("elias-fano", "rice"):
-            section = INDEX_CODECS[name].encode(indices, options.size, key=0)
+            section = INDEX_CODECS[name].encode(indices, options.size)
             above = 8 * len(section) / len(indices) - least
             for reach in (0.1, 0.5):
                 if density <= 1.001 * reach:
@@ -278,9 +278,9 @@ def show_recall(figures: Figures) -> None:
         for seed in range(5):
             chosen = np.random.default_rng(seed).choice(size, nnz, replace=False)
             indices = torch.from_numpy(np.sort(chosen)).int()
-            section = Bloom(fpr=fpr).encode(indices, size, key=seed)
+            section = Bloom(fpr=fpr).encode(indices, size)
             for place, policy in enumerate(policies):
-                read = Bloom(policy, fpr).decode(section, size, nnz, key=seed)
+                read = Bloom(policy, fpr, seed).decode(section, size, nnz)
                 found[place] += recall(read, indices) / 5
         figures[f"recall {size} {fpr:g}"] = dict(zip(policies, found, strict=True))
         said = (f"{f:.3f} ({w:.3f})" for f, w in zip(found, wanted, strict=True))

@@ -198,22 +198,22 @@ class Indices(NamedTuple):
     codec: IndexCodec
     length: int
 
-    def encode(self, indices: Tensor, *, key: int) -> Tensor:
-        return self.codec.encode(indices, self.length, key=key)
+    def encode(self, indices: Tensor) -> Tensor:
+        return self.codec.encode(indices, self.length)
 
-    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
-        return self.codec.decode(section, self.length, nnz, key=key)
+    def decode(self, section: Tensor, nnz: int) -> Tensor:
+        return self.codec.decode(section, self.length, nnz)
 
 
 def both_ways(
     codec: Indices | ValueCodec, given: Tensor, wanted: Tensor
 ) -> tuple[float, float]:
     """Nanoseconds per entry to encode and to decode."""
-    nnz, section = len(given), codec.encode(given, key=0)
-    assert torch.equal(codec.decode(section, nnz, key=0), wanted), codec
+    nnz, section = len(given), codec.encode(given)
+    assert torch.equal(codec.decode(section, nnz), wanted), codec
     steps = (
-        lambda: codec.encode(given, key=0),
-        lambda: codec.decode(section, nnz, key=0),
+        lambda: codec.encode(given),
+        lambda: codec.decode(section, nnz),
     )
     encode, decode = (median(clock(step) for _ in range(301)) for step in steps)
     return 1e9 * encode / nnz, 1e9 * decode / nnz

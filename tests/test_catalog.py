@@ -7,12 +7,12 @@ import pytest
 from thinwire import catalog
 from thinwire.codecs import (
     QSGD,
-    AtLeast,
     BFloat16,
     Bloom,
     EliasFano,
     FitPoly,
     Int8,
+    MinSize,
     Rice,
     Split,
 )
@@ -63,11 +63,11 @@ def test_codecs_are_for_methods_that_send_lists(name):
 
 
 def test_deepreduce_by_its_published_combinations():
-    assert catalog.reducer("deepreduce").codec == AtLeast(
+    assert catalog.reducer("deepreduce").codec == MinSize(
         1001, Split(Bloom("p2"), QSGD())
     )
     chosen = {"index": "bloom-p0", "value": "fit-poly", "fpr": 0.01}
-    assert catalog.reducer("deepreduce", **chosen).codec == AtLeast(
+    assert catalog.reducer("deepreduce", **chosen).codec == MinSize(
         1001, Split(Bloom("p0", 0.01), FitPoly())
     )
     assert catalog.codec_name(catalog.deepreduce()) == "bloom-p2+qsgd"

@@ -9,7 +9,7 @@ import torch
 
 from tests.laws.cases import CODECS
 from thinwire.channel import Channel, Slot
-from thinwire.codecs import Codec, Split
+from thinwire.codecs import Codec, CodecWrapper, Split
 from thinwire.errors import ConfigError, WireError
 from thinwire.groups import Fault, Faulty, simulate
 from thinwire.sparse import SparseVector
@@ -156,15 +156,12 @@ def test_all_gather_gives_every_list_in_order_of_rank(codec, known, ranks):
 
 
 @dataclass(frozen=True)
-class Recorder:
+class Recorder(CodecWrapper):
     """Raw, and a note of every key and source it was given."""
 
     codec: Codec = field(default_factory=Split)
     keys: list = field(default_factory=list)
     sources: list = field(default_factory=list)
-
-    def nbytes(self, size, nnz):
-        return self.codec.nbytes(size, nnz)
 
     def encode(self, vector, *, source=None, key=0):
         self.keys.append(key)
@@ -179,9 +176,6 @@ class Recorder:
         return self.decode(packet, vector.size, key=key)
 
     def header(self, size, nnz):
-        return None
-
-    def rounding(self, size):
         return None
 
 

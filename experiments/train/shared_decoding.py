@@ -7,9 +7,7 @@ lists. The result is the same, only sooner.
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-import torch
-
-from thinwire.codecs import Codec, Values
+from thinwire.codecs import Codec, CodecWrapper
 from thinwire.sparse import SparseVector
 from thinwire.wire import Packet
 
@@ -19,21 +17,13 @@ _MOST = 256  # lists of a few steps
 
 
 @dataclass(frozen=True, slots=True)
-class SharedDecoding:
+class SharedDecoding(CodecWrapper):
     """A codec that contains a codec and remembers the lists it decoded last."""
 
     codec: Codec
     seen: OrderedDict[Key, SparseVector] = field(
         default_factory=OrderedDict, compare=False, repr=False
     )
-
-    def nbytes(self, size: int, nnz: int) -> int | None:
-        return self.codec.nbytes(size, nnz)
-
-    def encode(
-        self, vector: SparseVector, *, source: Values | None = None, key: int = 0
-    ) -> Packet:
-        return self.codec.encode(vector, source=source, key=key)
 
     def decode(
         self, packet: Packet, size: int, nnz: int | None = None, *, key: int = 0
@@ -55,12 +45,6 @@ class SharedDecoding:
             place = (packet.body.numpy().tobytes(), vector.size, key)
             self._remember(place, adopted)
         return adopted
-
-    def header(self, size: int, nnz: int) -> bytes | None:
-        return self.codec.header(size, nnz)
-
-    def rounding(self, size: int) -> torch.dtype | None:
-        return self.codec.rounding(size)
 
     def _remember(self, place: Key, vector: SparseVector) -> None:
         self.seen[place] = vector

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from thinwire.codecs import (
     QSGD,
-    AtLeast,
     BFloat16,
     Bitmap,
     Bloom,
@@ -25,6 +24,7 @@ from thinwire.codecs import (
     Int8,
     Int32,
     LogQuant,
+    MinSize,
     Rice,
     RunLength,
     Split,
@@ -114,7 +114,7 @@ def codec_name(codec: Codec) -> str:
     >>> codec_name(Split(EliasFano(), BFloat16()))
     'elias-fano+bfloat16'
     """
-    if isinstance(codec, AtLeast):
+    if isinstance(codec, MinSize):
         return codec_name(codec.codec)
     if not isinstance(codec, Split):
         return repr(codec)
@@ -139,7 +139,7 @@ def deepreduce(
         if not isinstance(chosen, Bloom):
             raise ConfigError(f"fpr is {fpr}, and {index!r} is not a Bloom filter")
         chosen = Bloom(chosen.policy, fpr)
-    return AtLeast(1001, Split(chosen, _named(value, VALUE_CODECS, "value codec")))
+    return MinSize(1001, Split(chosen, _named(value, VALUE_CODECS, "value codec")))
 
 
 def default_codec() -> Codec:

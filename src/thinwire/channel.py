@@ -57,15 +57,16 @@ class Channel:
     passed on. Dense buffers and raw bytes go through `group`. The thread that may call
     the group may call the channel.
 
-    With `doubts`, packets of a fixed length in the memory of a device are judged there:
-    what is wrong with them is noted, not raised, and their lists are any lists.
+    With `deferred_errors`, packets of a fixed length in the memory of a device are
+    checked there: an error sets the flag of its sender and is not raised. The decoded
+    list is then arbitrary.
     """
 
     group: Group
     codec: Codec | None = None
     step: int = 0
     seed: int = 0
-    doubts: kernels.Doubts | None = None
+    deferred_errors: kernels.DeferredErrors | None = None
 
     @property
     def rank(self) -> int:
@@ -165,10 +166,9 @@ class Channel:
         return self.codec
 
     def _adopt(self, packet: Packet, vector: SparseVector, key: int) -> SparseVector:
-        if self.doubts is None:
-            return self._codec.adopt(packet, vector, key=key)
-        with kernels.doubting(self.doubts.of(self.rank)):
-            return self._codec.adopt(packet, vector, key=key)
+        if self.deferred_errors is not None:
+            packet = replace(packet, errors=self.deferred_errors.flag(self.rank))
+        return self._codec.adopt(packet, vector, key=key)
 
     def _key(self, part: int) -> int:
         # Odd multipliers keep distinct (seed, step, part) apart in 63 bits.
@@ -208,18 +208,17 @@ class Channel:
         size, nnz, part = slot
         key = self._key(part)
         header = None
-        if self.doubts is not None and nnz is not None:
+        if self.deferred_errors is not None and nnz is not None:
             header = self._codec.header(size, nnz)
         try:
-            if self.doubts is None or header is None:
-                vector = self._codec.decode(Packet.parse(body), size, nnz, key=key)
+            if self.deferred_errors is None or header is None:
+                packet = Packet.parse(body)
             else:
-                # In device memory, where what is wrong with it is noted.
-                doubt = self.doubts.of(src)
-                kernels.doubt_unless_(doubt, body[: len(header)], header)
-                packet = Packet.parse(body, header)
-                with kernels.doubting(doubt):
-                    vector = self._codec.decode(packet, size, nnz, key=key)
+                # In device memory: the header is compared there, not fetched.
+                flag = self.deferred_errors.flag(src)
+                kernels.flag_mismatch_(flag, body[: len(header)], header)
+                packet = Packet.parse(body, header, errors=flag)
+            vector = self._codec.decode(packet, size, nnz, key=key)
         except WireError as error:
             raise WireError(f"from rank {src}: {error}") from error
         return Sealed(body, lambda: vector)

@@ -53,6 +53,7 @@ class Packet:
     index_nbytes: int
     body: Tensor
     summed: bool = False
+    errors: Tensor | None = None
 
     @classmethod
     def build(
@@ -89,10 +90,16 @@ class Packet:
         return cls(tags, size, nnz, index_end - HEADER.size, body, summed)
 
     @classmethod
-    def parse(cls, body: Tensor, header: bytes | None = None) -> "Packet":
+    def parse(
+        cls,
+        body: Tensor,
+        header: bytes | None = None,
+        errors: Tensor | None = None,
+    ) -> "Packet":
         """Read a header and check it against the bytes that came with it.
 
-        A `header` is read instead by who has the bytes at hand compared elsewhere.
+        With a `header`, that one is read and the bytes are not fetched from a device.
+        Decoders may set the flag `errors` instead of raising an error.
         """
         flags, index_tag, value_tag, reserved, *fields = _header(body, header)
         size, nnz, index_words, words, checksum = fields
@@ -112,7 +119,8 @@ class Packet:
             body = body.clone()  # where sections can be read as numbers
         if summed:
             _verify(body, checksum)
-        return cls((index_tag, value_tag), size, nnz, index_nbytes, body, summed)
+        tags = index_tag, value_tag
+        return cls(tags, size, nnz, index_nbytes, body, summed, errors)
 
     @staticmethod
     def announced(message: Tensor) -> int:

@@ -60,7 +60,7 @@ def test_what_is_a_bfloat16_already_is_kept():
 def test_too_few_and_too_many_bytes_are_refused(nnz, nbytes):
     said = f"BFloat16: {nbytes} bytes where {2 * nnz} are expected"
     with pytest.raises(WireError, match=said):
-        BFloat16().decode(torch.zeros(nbytes, dtype=torch.uint8), nnz, key=0)
+        BFloat16().decode(torch.zeros(nbytes, dtype=torch.uint8), nnz)
 
 
 def test_golden_bytes():

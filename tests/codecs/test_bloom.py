@@ -64,20 +64,20 @@ def test_random_numbers_never_change():
 
 def test_a_filter_without_false_positives():
     codec = Bloom("leftmost", fpr=0.1)
-    section = codec.encode(FIVE, 16, key=0)
+    section = codec.encode(FIVE, 16)
     assert bytes(section.tolist()) == bytes.fromhex("c95e62")
     assert bits_of(section, 24) == "100100110111101001000110"
     for policy in POLICIES:
-        read = Bloom(policy, fpr=0.1).decode(section, 16, 5, key=3)
+        read = Bloom(policy, fpr=0.1, key=3).decode(section, 16, 5)
         assert read.tolist() == FIVE.tolist()
 
 
 def test_a_filter_with_one_false_positive():
-    section = Bloom(fpr=0.2).encode(FIVE, 16, key=0)
+    section = Bloom(fpr=0.2).encode(FIVE, 16)
     assert bits_of(section, 17) == "10100011111100101"
 
     def read(policy, key=0):
-        return Bloom(policy, fpr=0.2).decode(section, 16, 5, key=key).tolist()
+        return Bloom(policy, fpr=0.2, key=key).decode(section, 16, 5).tolist()
 
     assert read("p0") == [0, 5, 8, 9, 10, 14]
     assert read("leftmost") == read("naive") == [0, 5, 8, 9, 10]
@@ -134,10 +134,10 @@ def test_the_number_of_bits_is_the_least_that_suffices(nnz, fpr):
 def test_every_policy_keeps_its_promise(support, fpr, key):
     size, indices = support
     nnz = len(indices)
-    section = Bloom(fpr=fpr).encode(indices, size, key=key)
+    section = Bloom(fpr=fpr).encode(indices, size)
     assert Bloom("p1", fpr).nbytes(size, nnz) == section.numel()
     read = {
-        policy: Bloom(policy, fpr).decode(section, size, nnz, key=key)
+        policy: Bloom(policy, fpr, key).decode(section, size, nnz)
         for policy in POLICIES
     }
     positives = set(read["p0"].tolist())
@@ -156,8 +156,8 @@ def test_every_policy_keeps_its_promise(support, fpr, key):
 def test_whoever_alone_can_have_set_a_bit_is_resolved(support, fpr):
     size, indices = support
     bits, hashes, _ = shape_of(size, len(indices), fpr)
-    section = Bloom(fpr=fpr).encode(indices, size, key=0)
-    positives = Bloom("p0", fpr).decode(section, size, len(indices), key=0)
+    section = Bloom(fpr=fpr).encode(indices, size)
+    positives = Bloom("p0", fpr).decode(section, size, len(indices))
     sets: dict[int, set[int]] = {}
     for seed in range(hashes):
         for index, h in zip(positives, murmur3(positives.long(), seed), strict=True):
@@ -165,7 +165,7 @@ def test_whoever_alone_can_have_set_a_bit_is_resolved(support, fpr):
     alone = {min(members) for members in sets.values() if len(members) == 1}
     assert alone <= set(indices.tolist())
     assert alone <= set(
-        Bloom("p2", fpr).decode(section, size, len(indices), key=1).tolist()
+        Bloom("p2", fpr, 1).decode(section, size, len(indices)).tolist()
     )
 
 
@@ -225,13 +225,13 @@ def test_recall(size, nnz, fpr, wanted):
     found = dict.fromkeys(("p1", "leftmost", "p2"), 0.0)
     for seed in seeds:
         indices = scattered(size, nnz, seed)
-        section = Bloom(fpr=fpr).encode(indices, size, key=seed)
+        section = Bloom(fpr=fpr).encode(indices, size)
         bits = shape_of(size, nnz, fpr).bits
         fill += bits_of(section, bits).count("1") / bits / len(seeds)
-        positives = Bloom("p0", fpr).decode(section, size, nnz, key=seed)
+        positives = Bloom("p0", fpr, seed).decode(section, size, nnz)
         extra += (len(positives) - nnz) / len(seeds)
         for policy in found:
-            read = Bloom(policy, fpr).decode(section, size, nnz, key=seed)
+            read = Bloom(policy, fpr, seed).decode(section, size, nnz)
             found[policy] += recall(read, indices) / len(seeds)
     assert list(found.values()) == pytest.approx(wanted, abs=0.03)
     assert fill == pytest.approx(0.5, abs=0.03)
@@ -294,12 +294,12 @@ def test_golden_bytes(policy):
 def test_a_damaged_filter_is_refused(data, said):
     for policy in POLICIES:
         with pytest.raises(WireError, match=said):
-            Bloom(policy, fpr=0.1).decode(octets(bytes.fromhex(data)), 16, 5, key=0)
+            Bloom(policy, fpr=0.1).decode(octets(bytes.fromhex(data)), 16, 5)
 
 
 def test_spare_bits_of_the_last_byte_are_zero():
     with pytest.raises(WireError, match="set beyond the 17"):
-        Bloom(fpr=0.2).decode(octets([0xC5, 0x4F, 0x03]), 16, 5, key=0)
+        Bloom(fpr=0.2).decode(octets([0xC5, 0x4F, 0x03]), 16, 5)
 
 
 @pytest.mark.parametrize("policy", ["p0", "p1", "p2"])
@@ -308,7 +308,7 @@ def test_a_filter_that_is_full_is_refused_early(policy):
     full = octets([255]).expand(Bloom("p1").nbytes(size, 1000)).clone()
     full[-1] >>= -shape_of(size, 1000).bits % 8
     with pytest.raises(WireError, match=r"more than \d+ of 2147483648 elements"):
-        Bloom(policy).decode(full, size, 1000, key=0)
+        Bloom(policy).decode(full, size, 1000)
 
 
 @unhurried
@@ -316,12 +316,12 @@ def test_a_filter_that_is_full_is_refused_early(policy):
 def test_a_changed_filter_is_refused_or_read_as_a_list(support, fpr, policy, data):
     size, indices = support
     codec = Bloom(policy, fpr)
-    section = codec.encode(indices, size, key=0)
+    section = codec.encode(indices, size)
     for _ in range(data.draw(st.integers(0, 3)) if len(section) else 0):
         at = data.draw(st.integers(0, len(section) - 1))
         section[at] ^= data.draw(st.integers(1, 255))
     section = section[: data.draw(st.sampled_from([len(section), len(section) // 2]))]
-    read = verdict(codec.decode, section, size, len(indices), key=3)
+    read = verdict(codec.with_key(3).decode, section, size, len(indices))
     if read is not None:
         assert strictly_increasing(read, size)
         assert len(read) >= len(indices)
@@ -349,7 +349,7 @@ def test_a_rate_that_makes_no_filter_is_refused(fpr):
 
 def test_vectors_beyond_32_bits_are_refused():
     with pytest.raises(ConfigError, match=r"4294967297 elements.*scope"):
-        Bloom().encode(torch.tensor([0]), 2**32 + 1, key=0)
+        Bloom().encode(torch.tensor([0]), 2**32 + 1)
     with pytest.raises(ConfigError, match=r"takes \d+ bits.*larger fpr"):
         Bloom().nbytes(2**32, 2**30)
 
@@ -361,4 +361,4 @@ def test_more_entries_than_a_filter_can_hold_are_refused(policy):
     with pytest.raises(WireError, match="more than a hash can tell apart"):
         codec.decode(packet, 2**31)
     with pytest.raises(WireError, match="more than a hash can tell apart"):
-        codec.index.decode(octets(b""), 2**31, 2**30, key=0)
+        codec.index.decode(octets(b""), 2**31, 2**30)

@@ -62,7 +62,7 @@ def test_a_filter_and_a_lossy_value_codec_agree(policy, value):
     codec = Split(Bloom(policy), value)
     packet = codec.encode(vector, source=lambda i: dense[i.long()], key=9)
     read = codec.decode(Packet.parse(packet.body), SIZE, NNZ, key=9)
-    told = Bloom(policy).decode(packet.sections[0], SIZE, NNZ, key=9)
+    told = Bloom(policy, key=9).decode(packet.sections[0], SIZE, NNZ)
     assert torch.equal(read.indices, told)
     assert relative_error(read.values, dense[told.long()]) < 0.15
 

@@ -25,7 +25,7 @@ def octets(*data):
     ],
 )
 def test_gaps_are_written_seven_bits_a_byte(indices, data):
-    section = DeltaVarint().encode(listed(indices, 20_000), 20_000, key=0)
+    section = DeltaVarint().encode(listed(indices, 20_000), 20_000)
     assert section.tolist() == data
 
 
@@ -45,4 +45,4 @@ def test_gaps_are_written_seven_bits_a_byte(indices, data):
 )
 def test_what_cannot_be_such_a_list_is_refused(section, said):
     with pytest.raises(WireError, match=f"varint gaps: .*{said}"):
-        DeltaVarint().decode(section, 100, 2, key=0)
+        DeltaVarint().decode(section, 100, 2)

@@ -33,7 +33,7 @@ VALUES = st.one_of(
 
 def read_back(values, codec=None):
     codec = codec or FitPoly()
-    return codec.decode(codec.encode(values, key=0), len(values), key=0)
+    return codec.decode(codec.encode(values), len(values))
 
 
 def pieces_of(section):
@@ -79,8 +79,8 @@ def test_the_largest_of_a_sample_are_near(kind, nnz, error):
     errors, bits = [], []
     for seed in range(3):
         values = largest(kind, nnz, seed)
-        section = FitPoly().encode(values, key=0)
-        errors.append(relative_error(FitPoly().decode(section, nnz, key=0), values))
+        section = FitPoly().encode(values)
+        errors.append(relative_error(FitPoly().decode(section, nnz), values))
         bits.append(8 * section.numel() / nnz)
     assert sum(errors) / 3 < error
     assert max(bits) < (5.2 if nnz == 368 else 0.2)
@@ -90,18 +90,18 @@ def test_knots_are_where_values_stray_from_the_chord():
     x = torch.arange(400.0)
     bent = torch.where(x < 37, 100 - 2 * x, 26 - (x - 37) / 100)
     codec = FitPoly(degree=1, pieces=2)
-    section = codec.encode(bent, key=0)
+    section = codec.encode(bent)
     assert pieces_of(section) == [(37, 2), (363, 2)]
-    assert relative_error(codec.decode(section, 400, key=0), bent) < 1e-6
+    assert relative_error(codec.decode(section, 400), bent) < 1e-6
 
 
 def test_signs_zeros_and_what_is_not_finite_are_pieces_of_their_own():
     nan, inf = float("nan"), float("inf")
     some = [nan, inf, *[3.0] * 20, *[2.0, 1.0], 0.0, -0.0, *[-1.0] * 3, -inf]
     values = descending(some)
-    section = FitPoly(degree=2).encode(values, key=0)
+    section = FitPoly(degree=2).encode(values)
     assert pieces_of(section) == [(2, 0), (22, 3), (2, 0), (3, 255), (1, 0)]
-    read = FitPoly(degree=2).decode(section, 30, key=0)
+    read = FitPoly(degree=2).decode(section, 30)
     assert read[[0, 1, 24, 25, 29]].tolist() == [0, 0, 0, 0, 0]
     assert read[26:29].tolist() == [-1, -1, -1]
     assert (read[2:24] - values[2:24]).abs().max() < 1.1
@@ -114,7 +114,7 @@ def test_small_pieces_are_sent_as_they_are():
 
 def test_a_curve_beyond_float32_is_not_drawn():
     values = torch.tensor([3.4e38] * 40 + [1.0] * 40)
-    section = FitPoly().encode(values, key=0)
+    section = FitPoly().encode(values)
     assert read_back(values).isfinite().all()
     assert {count for _, count in pieces_of(section)} <= {6, 255}
 
@@ -125,10 +125,10 @@ def test_a_curve_that_crosses_zero_is_not_drawn():
     for signed in (values, -values.flip(0)):
         for degree in (1, 2, 5):
             codec = FitPoly(degree, pieces=1)
-            assert pieces_of(codec.encode(signed, key=0)) == [(32, 255)]
+            assert pieces_of(codec.encode(signed)) == [(32, 255)]
             assert torch.equal(read_back(signed, codec), signed)
     lifted = values + 8
-    assert pieces_of(FitPoly(1, pieces=1).encode(lifted, key=0)) == [(32, 2)]
+    assert pieces_of(FitPoly(1, pieces=1).encode(lifted)) == [(32, 2)]
 
 
 @unhurried
@@ -171,7 +171,7 @@ def test_the_error_is_never_larger_than_what_is_sent(values):
 @unhurried
 @given(VALUES)
 def test_a_section_is_little_longer_than_its_values(values):
-    section = FitPoly().encode(values, key=0)
+    section = FitPoly().encode(values)
     table = 4 + 5 * len(pieces_of(section))
     assert len(section) <= 4 * len(values) + table + -table % 4
 
@@ -228,7 +228,7 @@ def section_of(lengths, counts, data, spare=b""):
 )
 def test_a_damaged_section_is_refused(section, said):
     with pytest.raises(WireError, match=f"Fit-Poly: .*{said}"):
-        FitPoly().decode(section, 3, key=0)
+        FitPoly().decode(section, 3)
     with pytest.raises(ValueError, match=said):
         reference.decode_poly(section, 3)
 
@@ -237,17 +237,17 @@ def test_padding_between_the_table_and_the_data_is_zero():
     section = section_of([3], [1], [1.0])
     section[9] = 1
     with pytest.raises(WireError, match="zeros fill up a word"):
-        FitPoly().decode(section, 3, key=0)
+        FitPoly().decode(section, 3)
 
 
 @unhurried
 @given(VALUES, st.data())
 def test_a_changed_section_is_refused_or_read_as_finite_values(values, data):
-    section = FitPoly().encode(values, key=0)
+    section = FitPoly().encode(values)
     at = data.draw(st.integers(0, len(section) - 1))
     section[at] ^= data.draw(st.integers(1, 255))
     section = section[: data.draw(st.sampled_from([len(section), at]))]
-    read = verdict(FitPoly().decode, section, len(values), key=0)
+    read = verdict(FitPoly().decode, section, len(values))
     wanted = verdict(reference.decode_poly, section, len(values))
     assert (read is None) == (wanted is None)
     if read is not None:
@@ -258,7 +258,7 @@ def test_a_changed_section_is_refused_or_read_as_finite_values(values, data):
 @unhurried
 @given(st.binary(max_size=60), st.integers(0, 20))
 def test_random_bytes_are_refused_or_read_as_finite_values(data, nnz):
-    read = verdict(FitPoly().decode, octets(data), nnz, key=0)
+    read = verdict(FitPoly().decode, octets(data), nnz)
     assert read is None or (len(read) == nnz and bool(read.isfinite().all()))
 
 

@@ -71,7 +71,7 @@ def test_what_is_a_float16_already_is_kept():
 def test_too_few_and_too_many_bytes_are_refused(nnz, nbytes):
     said = f"Float16: {nbytes} bytes where {2 * nnz} are expected"
     with pytest.raises(WireError, match=said):
-        Float16().decode(torch.zeros(nbytes, dtype=torch.uint8), nnz, key=0)
+        Float16().decode(torch.zeros(nbytes, dtype=torch.uint8), nnz)
 
 
 def test_golden_bytes():

@@ -34,10 +34,10 @@ def deflated(planes):
 @given(supports())
 def test_indices_come_back(support):
     size, indices = support
-    section = Huffman().encode(indices, size, key=0)
+    section = Huffman().encode(indices, size)
     for spare in (0, padded(len(section)) - len(section)):
         filled = torch.cat([section, torch.zeros(spare, dtype=torch.uint8)])
-        read = Huffman().decode(filled, size, len(indices), key=1)
+        read = Huffman().decode(filled, size, len(indices))
         assert torch.equal(read, indices)
         assert read.dtype == indices.dtype
 
@@ -45,8 +45,8 @@ def test_indices_come_back(support):
 @pytest.mark.parametrize("size", [2**31 - 1, 2**31])
 def test_the_largest_vectors_come_back_in_their_own_index_type(size):
     indices = torch.tensor([0, size - 1], dtype=index_dtype(size))
-    section = Huffman().encode(indices, size, key=0)
-    read = Huffman().decode(section, size, 2, key=0)
+    section = Huffman().encode(indices, size)
+    read = Huffman().decode(section, size, 2)
     assert read.tolist() == [0, size - 1]
     assert read.dtype == index_dtype(size)
 
@@ -56,7 +56,7 @@ def test_the_largest_vectors_come_back_in_their_own_index_type(size):
     [(36_864, 368, 20.8), (2**24, 2**24 // 100, 20.0), (2**24, 2**24 // 1000, 23.1)],
 )
 def test_bits_per_index(size, nnz, bits):
-    section = Huffman().encode(scattered(size, nnz), size, key=0)
+    section = Huffman().encode(scattered(size, nnz), size)
     assert 8 * (section.numel() - 8) / nnz == pytest.approx(bits, abs=0.2)
 
 
@@ -70,7 +70,7 @@ def test_golden_bytes_decode_for_ever():
 
 def test_another_deflate_stream_of_the_same_bytes_is_read():
     planes = [3, 200, 1] + [0, 0, 1] + 6 * [0]
-    read = Huffman().decode(section_of(deflated(planes)), 300, 3, key=0)
+    read = Huffman().decode(section_of(deflated(planes)), 300, 3)
     assert read.tolist() == [3, 200, 257]
 
 
@@ -97,24 +97,24 @@ def test_another_deflate_stream_of_the_same_bytes_is_read():
 )
 def test_a_stream_that_is_no_list_is_refused(section, said):
     with pytest.raises(WireError, match=f"Huffman: .*{said}"):
-        Huffman().decode(section, 10, 1, key=0)
+        Huffman().decode(section, 10, 1)
 
 
 def test_indices_that_fall_are_refused():
     for pair in ([4, 3], [4, 4]):
         with pytest.raises(WireError, match="do not increase strictly"):
-            Huffman().decode(section_of(deflated([*pair, *6 * [0]])), 10, 2, key=0)
+            Huffman().decode(section_of(deflated([*pair, *6 * [0]])), 10, 2)
 
 
 @unhurried
 @given(supports(), st.data())
 def test_a_changed_section_is_refused_or_read_as_a_list(support, data):
     size, indices = support
-    section = Huffman().encode(indices, size, key=0)
+    section = Huffman().encode(indices, size)
     at = data.draw(st.integers(0, len(section) - 1))
     section[at] ^= data.draw(st.integers(1, 255))
     section = section[: data.draw(st.integers(0, len(section)))]
-    read = verdict(Huffman().decode, section, size, len(indices), key=0)
+    read = verdict(Huffman().decode, section, size, len(indices))
     if read is not None:
         assert len(read) == len(indices)
         assert strictly_increasing(read, size)
@@ -124,10 +124,10 @@ def test_a_changed_section_is_refused_or_read_as_a_list(support, data):
 @given(st.binary(max_size=60), st.integers(0, 10))
 def test_random_bytes_are_refused_or_read_as_a_list(data, nnz):
     for section in (octets(data), section_of(data)):
-        read = verdict(Huffman().decode, section, 1000, nnz, key=0)
+        read = verdict(Huffman().decode, section, 1000, nnz)
         assert read is None or strictly_increasing(read, 1000)
 
 
 def test_a_vector_beyond_32_bits_is_refused():
     with pytest.raises(ConfigError, match=r"2147483649 elements.*scope"):
-        Huffman().encode(torch.tensor([0]), 2**31 + 1, key=0)
+        Huffman().encode(torch.tensor([0]), 2**31 + 1)

@@ -38,17 +38,17 @@ def test_tags_are_for_ever():
 def test_a_list_comes_back(codec, drawn):
     size, indices = drawn
     nnz = len(indices)
-    section, by_reference = both(lambda: codec.encode(indices, size, key=0))
+    section, by_reference = both(lambda: codec.encode(indices, size))
     assert torch.equal(section, by_reference)
     assert codec.nbytes(size, nnz) in (None, len(section))
-    answers = both(lambda: codec.decode(padded(section), size, nnz, key=1))
-    for read in (*answers, codec.decode(section, size, nnz, key=1)):
+    answers = both(lambda: codec.decode(padded(section), size, nnz))
+    for read in (*answers, codec.decode(section, size, nnz)):
         assert torch.equal(read, indices)
         assert read.dtype == index_dtype(size)
 
 
 def agree_or_refuse(codec, section, size, nnz):
-    fast, plain = both(lambda: codec.decode(section, size, nnz, key=0))
+    fast, plain = both(lambda: codec.decode(section, size, nnz))
     if isinstance(fast, str) or isinstance(plain, str):
         assert fast == plain
         return
@@ -62,7 +62,7 @@ def agree_or_refuse(codec, section, size, nnz):
 @given(lists(), st.data())
 def test_changed_bits_are_refused_or_another_list(codec, drawn, data):
     size, indices = drawn
-    section = padded(codec.encode(indices, size, key=0))
+    section = padded(codec.encode(indices, size))
     places = st.integers(0, 8 * len(section) - 1)
     if len(section):
         for place in data.draw(st.lists(places, min_size=1, max_size=4)):
@@ -87,13 +87,13 @@ def test_random_bytes_are_refused_or_a_list(codec, data, size, nnz):
 @given(lists(), st.data())
 def test_too_few_and_too_many_bytes_are_refused(codec, drawn, data):
     size, indices = drawn
-    section = codec.encode(indices, size, key=0)
+    section = codec.encode(indices, size)
     cut = section[: data.draw(st.integers(0, len(section)))]
     longer = torch.cat([padded(section), torch.zeros(8, dtype=torch.uint8)])
     for received in (cut, longer):
         if len(received) == len(section):
             continue
-        for answer in both(lambda: codec.decode(received, size, len(indices), key=0)):  # noqa: B023
+        for answer in both(lambda: codec.decode(received, size, len(indices))):  # noqa: B023
             assert answer == "refused"
 
 
@@ -102,7 +102,7 @@ def test_too_few_and_too_many_bytes_are_refused(codec, drawn, data):
 @given(lists(), st.integers(0, 7), st.data())
 def test_another_number_of_entries_is_refused_or_another_list(codec, drawn, more, data):
     size, indices = drawn
-    section = padded(codec.encode(indices, size, key=0))
+    section = padded(codec.encode(indices, size))
     nnz = data.draw(st.sampled_from([max(len(indices) - more, 0), len(indices) + more]))
     agree_or_refuse(codec, section, size, min(nnz, size))
 
@@ -116,8 +116,8 @@ def test_the_largest_vectors_come_back_in_their_own_index_type(name, size, kind)
         indices = (uniform(1000, 300).long() * (size // 1000)).to(index_dtype(size))
     else:
         indices = edge(size, 300, seed=kind == "last")
-    for answer in both(lambda: codec.encode(indices, size, key=0)):
-        read = codec.decode(answer, size, len(indices), key=0)
+    for answer in both(lambda: codec.encode(indices, size)):
+        read = codec.decode(answer, size, len(indices))
         assert torch.equal(read, indices)
         assert read.dtype == index_dtype(size)
 
@@ -127,7 +127,7 @@ def test_entries_that_cannot_be_there_are_not_waited_for(codec):
     section = torch.zeros(16, dtype=torch.uint8)
     for nnz in (2**31, 2**40):
         with pytest.raises(WireError):
-            codec.decode(section, 2**40, nnz, key=0)
+            codec.decode(section, 2**40, nnz)
 
 
 @every_codec
@@ -135,7 +135,7 @@ def test_entries_that_cannot_be_there_are_not_waited_for(codec):
 def test_what_is_no_list_is_refused_or_decodes_to_one(codec, indices):
     indices = torch.tensor(indices, dtype=torch.int32)
     try:
-        section = codec.encode(indices, 64, key=0)
+        section = codec.encode(indices, 64)
     except IndexError:
         return
     agree_or_refuse(codec, section, 64, len(indices))

@@ -26,7 +26,7 @@ from thinwire.errors import WireError
 
 
 def scales(values):
-    section = Int8().encode(values, key=0)
+    section = Int8().encode(values)
     blocks = -(-len(values) // 256)
     return section[: 2 * blocks].view(torch.bfloat16).double()
 
@@ -121,18 +121,18 @@ def test_impossible_scales_are_refused(scale):
     with pytest.raises(
         WireError, match=r"Int8: a scale that is not from 0 to 2\*\*121"
     ):
-        Int8().decode(section, 1, key=0)
+        Int8().decode(section, 1)
 
 
 def test_the_largest_product_is_finite():
     section = torch.tensor([0x00, 0x7C, 127], dtype=torch.uint8)
-    assert Int8().decode(section, 1, key=0).tolist() == [127 * 2.0**121]
+    assert Int8().decode(section, 1).tolist() == [127 * 2.0**121]
 
 
 def test_minus_128_is_refused():
     section = torch.tensor([0x80, 0x3F, 127, 128], dtype=torch.uint8)
     with pytest.raises(WireError, match="Int8: a value of -128 units"):
-        Int8().decode(section, 2, key=0)
+        Int8().decode(section, 2)
 
 
 @unhurried

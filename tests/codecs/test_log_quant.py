@@ -135,12 +135,12 @@ def test_impossible_bits_are_refused(bits):
     ids=str,
 )
 def test_impossible_levels_are_refused(levels, bits):
-    section = LogQuant(bits).encode(wave(20), key=0)
+    section = LogQuant(bits).encode(wave(20))
     for at in (0, 2 ** (bits - 1) - 2):
         broken = section.clone()
         codebook(broken, bits)[at : at + 2] = torch.tensor(levels)
         with pytest.raises(WireError, match="LogQuant: levels that are not finite"):
-            LogQuant(bits).decode(broken, 20, key=0)
+            LogQuant(bits).decode(broken, 20)
 
 
 @unhurried

@@ -31,7 +31,7 @@ CODECS = [QSGD(), QSGD(1, 7), QSGD(128, 1), QSGD(32767, 2**32 - 1)]
 
 
 def parts(codec, values, key=5):
-    section = codec.encode(values, key=key)
+    section = codec.with_key(key).encode(values)
     ends = 4 * -(-len(values) // codec.bucket)
     numbers = section[ends:].view(torch.int8 if codec.levels < 128 else torch.int16)
     return section[:ends].view(torch.float32), numbers
@@ -181,14 +181,14 @@ def test_a_bucket_is_no_longer_than_the_list(bucket):
 def test_impossible_norms_are_refused(bits):
     section = torch.cat([from_bits([bits]).view(torch.uint8), torch.zeros(3).byte()])
     with pytest.raises(WireError, match="QSGD: a norm that is negative or not finite"):
-        QSGD().decode(section, 3, key=0)
+        QSGD().decode(section, 3)
 
 
 @pytest.mark.parametrize(("levels", "number"), [(127, -128), (100, 101), (3, -4)])
 def test_more_than_the_norm_is_refused(levels, number):
     section = torch.tensor([0, 0, 128, 63, 1, number & 255], dtype=torch.uint8)
     with pytest.raises(WireError, match=f"QSGD: a value beyond {levels} levels"):
-        QSGD(levels).decode(section, 2, key=0)
+        QSGD(levels).decode(section, 2)
 
 
 @unhurried

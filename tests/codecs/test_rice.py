@@ -17,23 +17,23 @@ def coded(width, bits):
 
 
 def per_entry(indices, size):
-    return 8 * len(Rice().encode(indices, size, key=0)) / len(indices)
+    return 8 * len(Rice().encode(indices, size)) / len(indices)
 
 
 def test_five_of_sixteen_by_hand():
     # Gaps 0, 4, 2, 0, 4: with and without a remainder of one bit they take 15 bits.
     five = listed([0, 5, 8, 9, 14], 16)
-    section = Rice().encode(five, 16, key=0)
+    section = Rice().encode(five, 16)
     assert section.tolist()[0] == 0
     assert bits_of(section[1:]) == "1" + "00001" + "001" + "1" + "00001" + "0"
     with_remainders = coded(1, "00000" + "1" + "001" + "01" + "1" + "001")
-    read = Rice().decode(with_remainders, 16, 5, key=0)
+    read = Rice().decode(with_remainders, 16, 5)
     assert torch.equal(read, five)
 
 
 def test_remainders_and_quotients_by_hand():
     # 3 = 4 * 0 + 3, 16 = 4 * 4 + 0, 9 = 4 * 2 + 1.
-    section = Rice().encode(listed([3, 20, 30], 31), 31, key=0)
+    section = Rice().encode(listed([3, 20, 30], 31), 31)
     assert section.tolist()[0] == 2
     assert bits_of(section[1:]) == "11" + "00" + "10" + "1" + "00001" + "001" + "0"
 
@@ -42,7 +42,7 @@ def test_remainders_and_quotients_by_hand():
 @given(lists())
 def test_no_other_width_makes_a_block_smaller(drawn):
     size, indices = drawn
-    widths = Rice().encode(indices, size, key=0)[: -(-len(indices) // 256)].tolist()
+    widths = Rice().encode(indices, size)[: -(-len(indices) // 256)].tolist()
     gaps = torch.diff(indices.long(), prepend=torch.tensor([-1])) - 1
     for width, block in zip(widths, gaps.split(256), strict=False):
         costs = [len(block) * b + int((block >> b).sum()) for b in range(41)]
@@ -69,7 +69,7 @@ def test_clustered_lists_take_less_than_the_best_code_for_all_lists(shape, densi
 def test_one_huge_gap_does_not_make_a_long_section():
     for size in (2**31 - 1, 2**40):
         indices = torch.cat([torch.arange(1000), torch.tensor([size - 1])])
-        assert len(Rice().encode(indices, size, key=0)) < 2 * 1001 * 40 // 8
+        assert len(Rice().encode(indices, size)) < 2 * 1001 * 40 // 8
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_one_huge_gap_does_not_make_a_long_section():
 )
 def test_what_cannot_be_such_a_list_is_refused(section, said):
     with pytest.raises(WireError, match=f"Rice: .*({said})"):
-        Rice().decode(section, 31, 3, key=0)
+        Rice().decode(section, 31, 3)
 
 
 def test_indices_that_fall_are_not_encoded():

@@ -35,10 +35,10 @@ def section_of(count, width, runs, reserved=0):
     ],
 )
 def test_runs_alternate_zeros_first_in_as_many_bits_as_the_longest(size, indices, runs):
-    section = RunLength().encode(listed(indices, size), size, key=0)
+    section = RunLength().encode(listed(indices, size), size)
     width = max(runs).bit_length()
     assert torch.equal(section, section_of(len(runs), width, runs))
-    read = RunLength().decode(section, size, len(indices), key=0)
+    read = RunLength().decode(section, size, len(indices))
     assert read.tolist() == list(indices)
 
 
@@ -67,14 +67,14 @@ def test_runs_alternate_zeros_first_in_as_many_bits_as_the_longest(size, indices
 )
 def test_what_cannot_be_such_a_list_is_refused(section, said):
     with pytest.raises(WireError, match=f"run lengths: .*({said})"):
-        RunLength().decode(section, 10, 3, key=0)
+        RunLength().decode(section, 10, 3)
 
 
 @unhurried
 @given(lists())
 def test_a_section_is_no_longer_than_the_card_says(drawn):
     size, indices = drawn
-    section = RunLength().encode(indices, size, key=0)
+    section = RunLength().encode(indices, size)
     bits = (2 * len(indices) + 1) * size.bit_length()
     assert len(section) <= 8 + -(-bits // 8)
 
@@ -98,4 +98,4 @@ def test_no_indices_are_made_before_there_are_values_for_them(name):
 def test_more_runs_than_a_header_counts_are_refused():
     many = torch.zeros(1, dtype=torch.int64).expand(2**31)
     with pytest.raises(ConfigError, match=r"2147483648 entries.*Elias-Fano"):
-        RunLength().encode(many, 2**32, key=0)
+        RunLength().encode(many, 2**32)

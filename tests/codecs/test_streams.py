@@ -59,22 +59,22 @@ def test_every_bit_of_any_values_comes_back(values, codec):
 
 @BOTH
 def test_equal_values_take_no_room(codec):
-    assert codec.encode(torch.ones(100_000), key=0).numel() < 2000
+    assert codec.encode(torch.ones(100_000)).numel() < 2000
 
 
 @BOTH
 def test_no_values_are_a_length_of_zero(codec):
-    assert codec.encode(torch.empty(0), key=0).tolist() == [0] * 8
+    assert codec.encode(torch.empty(0)).tolist() == [0] * 8
     stream = compress(codec, b"")
     said = f"a stream of {len(stream)} bytes where none is expected"
     with pytest.raises(WireError, match=f"{type(codec).__name__}: {said}"):
-        codec.decode(section_of(stream), 0, key=0)
+        codec.decode(section_of(stream), 0)
 
 
 def test_a_stream_of_another_length_says_both():
     stream = compress(Deflate(), bytes(39))
     with pytest.raises(WireError, match="Deflate: a stream of 39 bytes where 40 are"):
-        Deflate().decode(section_of(stream), 10, key=0)
+        Deflate().decode(section_of(stream), 10)
 
 
 @BOTH
@@ -82,7 +82,7 @@ def test_a_stream_of_another_length_says_both():
 def test_another_number_of_bytes_is_refused(codec, count):
     stream = compress(codec, bytes(count))
     with pytest.raises(WireError, match=f"{type(codec).__name__}: "):
-        codec.decode(section_of(stream), 10, key=0)
+        codec.decode(section_of(stream), 10)
 
 
 @BOTH
@@ -116,7 +116,7 @@ def test_a_wrong_length_is_refused(codec, length):
 @BOTH
 def test_another_format_is_refused(codec):
     other = Zstd() if isinstance(codec, Deflate) else Deflate()
-    assert not accepts(codec, other.encode(wave(10), key=0), 10)
+    assert not accepts(codec, other.encode(wave(10)), 10)
 
 
 def frame(window, content):
@@ -138,22 +138,22 @@ def test_a_frame_that_claims_much_is_refused(window, content):
 
 def test_a_frame_that_cannot_hold_so_much_is_refused():
     values = torch.zeros(2**20)  # as few bytes as there can be
-    section = Zstd(22).encode(values, key=0)
-    assert torch.equal(Zstd().decode(section, len(values), key=0), values)
+    section = Zstd(22).encode(values)
+    assert torch.equal(Zstd().decode(section, len(values)), values)
     stream = frame(31, 2**31)
     with pytest.raises(WireError, match=f"Zstd: a frame of {len(stream)} bytes for"):
-        Zstd().decode(section_of(stream), 2**29, key=0)
+        Zstd().decode(section_of(stream), 2**29)
 
 
 def test_a_frame_without_a_size_is_refused():
     stream = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(40))
     with pytest.raises(WireError, match="Zstd: a frame that does not end after 40"):
-        Zstd().decode(section_of(stream), 10, key=0)
+        Zstd().decode(section_of(stream), 10)
 
 
 def test_a_frame_that_takes_much_memory_is_refused():
     with pytest.raises(WireError, match="Zstd: a frame that takes 134217728 bytes"):
-        Zstd().decode(section_of(frame(27, 40)), 10, key=0)
+        Zstd().decode(section_of(frame(27, 40)), 10)
 
 
 @unhurried
@@ -179,11 +179,11 @@ def test_golden_bytes(codec, name):
 
 
 def test_without_zstandard_the_error_names_the_extra(monkeypatch):
-    section = Zstd().encode(torch.zeros(3), key=0)
+    section = Zstd().encode(torch.zeros(3))
     monkeypatch.setitem(sys.modules, "zstandard", None)
     for call in (
-        lambda: Zstd().encode(torch.zeros(3), key=0),
-        lambda: Zstd().decode(section, 3, key=0),
+        lambda: Zstd().encode(torch.zeros(3)),
+        lambda: Zstd().decode(section, 3),
     ):
         with pytest.raises(ConfigError, match=r"pip install 'thinwire\[zstd\]'"):
             call()

@@ -57,21 +57,22 @@ SIZES = (0, 1, 2, 7, 8, 9, 64, 255, 256, 257, 1000)
 
 
 def round_trip(codec, values: Tensor, key: int = 5) -> Tensor:
-    section = codec.encode(values, key=key)
+    codec = codec.with_key(key)
+    section = codec.encode(values)
     assert section.dtype == torch.uint8
     assert codec.nbytes(len(values)) in (None, section.numel())
     padding = torch.zeros(-section.numel() % 8, dtype=torch.uint8)
-    read = codec.decode(torch.cat([section, padding]), len(values), key=key)
+    read = codec.decode(torch.cat([section, padding]), len(values))
     assert read.dtype == torch.float32
     assert len(read) == len(values)
-    assert to_bits(read) == to_bits(codec.decode(section, len(values), key=key))
+    assert to_bits(read) == to_bits(codec.decode(section, len(values)))
     return read
 
 
 def accepts(codec, section: Tensor, nnz: int) -> bool:
     """Whether a section is read, to as many values as were asked for."""
     try:
-        read = codec.decode(section, nnz, key=5)
+        read = codec.decode(section, nnz)
     except WireError:
         return False
     assert len(read) == nnz
@@ -80,7 +81,7 @@ def accepts(codec, section: Tensor, nnz: int) -> bool:
 
 def check_damage(codec, data, values: Tensor) -> None:
     """Cut and lengthened sections are refused; changed ones refused or read."""
-    section = codec.encode(values, key=5)
+    section = codec.with_key(5).encode(values)
     if section.numel():
         cut = data.draw(st.integers(0, section.numel() - 1))
         assert not accepts(codec, section[:cut].clone(), len(values))

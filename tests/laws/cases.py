@@ -9,7 +9,7 @@ from torch import Tensor
 
 from thinwire.catalog import DEFAULT_CODEC, INDEX_CODECS, VALUE_CODECS, codec
 from thinwire.channel import Channel
-from thinwire.codecs import Codec, Float32, Int32, Split
+from thinwire.codecs import Codec, CodecWrapper, Float32, Int32, Split
 from thinwire.collectives import (
     BF16,
     S2,
@@ -42,7 +42,7 @@ MIDDLE = 1000
 
 
 @dataclass(frozen=True)
-class Unsized:
+class Unsized(CodecWrapper):
     """A codec whose packets have a length that nobody knows beforehand."""
 
     codec: Codec
@@ -50,20 +50,8 @@ class Unsized:
     def nbytes(self, size: int, nnz: int) -> None:
         return None
 
-    def encode(self, vector, *, source=None, key=0):
-        return self.codec.encode(vector, source=source, key=key)
-
-    def decode(self, packet, size, nnz=None, *, key=0):
-        return self.codec.decode(packet, size, nnz, key=key)
-
-    def adopt(self, packet, vector, *, key=0):
-        return self.codec.adopt(packet, vector, key=key)
-
     def header(self, size, nnz):
         return None
-
-    def rounding(self, size):
-        return self.codec.rounding(size)
 
 
 CODECS: dict[str, Codec] = {

@@ -97,7 +97,7 @@ def take_steps(group, name, size):
     with refusing_to_wait():
         for grad in grads[4:]:
             pipeline.reduce_([grad], group, state)
-    state.refuse_doubts(wait=True)
+    state.raise_deferred_errors(wait=True)
     return [grad.cpu() for grad in grads]
 
 
@@ -155,8 +155,8 @@ def test_over_nccl_nothing_is_waited_for(pipeline, size, nccl, no_waiting):
 @pytest.mark.parametrize("damage", [None, 0, 17, 800])
 def test_packets_over_nccl_are_judged_without_waiting(damage, nccl, no_waiting):
     codec = Split(EliasFano(), BFloat16())
-    doubts = kernels.Doubts(1, torch.device("cuda", 0))
-    channel = Channel(nccl, codec, doubts=doubts)
+    errors = kernels.DeferredErrors(1, torch.device("cuda", 0))
+    channel = Channel(nccl, codec, deferred_errors=errors)
     x = torch.randn(100_000, device="cuda")
     vector = SparseVector(*kernels.select(x, 1000), 100_000)
     wrong = torch.tensor([255], dtype=torch.uint8, device="cuda")
@@ -169,8 +169,8 @@ def test_packets_over_nccl_are_judged_without_waiting(damage, nccl, no_waiting):
         if damage is not None:
             sealed.body[damage : damage + 1].copy_(wrong)
         (got,) = channel.exchange([sealed], dst=0, src=0, expect=[slot])
-        doubts.note()
+        errors.start_copy()
     torch.cuda.synchronize()
-    assert doubts.found() == ([] if damage is None else [0])
+    assert errors.found() == ([] if damage is None else [0])
     if damage is None:
         assert torch.equal(got.vector.indices, vector.indices)

@@ -16,7 +16,7 @@ from tests.interpreted import use_triton
 from thinwire.codecs import BFloat16, EliasFano, LogQuant, Split
 from thinwire.collectives import GTopK, SparDL
 from thinwire.groups import simulate
-from thinwire.kernels import Doubts
+from thinwire.kernels import DeferredErrors
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
 
@@ -71,9 +71,9 @@ def test_nothing_is_read(pipeline, monkeypatch):
     def body(group):
         torch.manual_seed(group.rank)
         state = pipeline.init(Layout.flat(301))
-        state.doubts = Doubts(group.size, torch.device("cpu"))
+        state.deferred_errors = DeferredErrors(group.size, torch.device("cpu"))
         pipeline.reduce_([torch.randn(301)], group, state)
-        state.refuse_doubts(wait=True)
+        state.raise_deferred_errors(wait=True)
         grad = torch.randn(301)
         with Refusing():
             watching.add(get_ident())

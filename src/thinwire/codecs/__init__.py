@@ -1,10 +1,9 @@
 """Codecs: sparse lists to bytes and back, one format per file."""
 
-from thinwire.codecs.at_least import AtLeast
 from thinwire.codecs.bfloat16 import BFloat16
 from thinwire.codecs.bitmap import Bitmap
 from thinwire.codecs.bloom import Bloom
-from thinwire.codecs.codec import Codec, IndexCodec, ValueCodec, Values
+from thinwire.codecs.codec import Codec, CodecWrapper, IndexCodec, ValueCodec, Values
 from thinwire.codecs.deflate import Deflate
 from thinwire.codecs.delta_varint import DeltaVarint
 from thinwire.codecs.elias_fano import EliasFano
@@ -16,6 +15,7 @@ from thinwire.codecs.huffman import Huffman
 from thinwire.codecs.int8 import Int8
 from thinwire.codecs.int32 import Int32
 from thinwire.codecs.log_quant import LogQuant
+from thinwire.codecs.min_size import MinSize
 from thinwire.codecs.qsgd import QSGD
 from thinwire.codecs.rice import Rice
 from thinwire.codecs.run_length import RunLength
@@ -25,11 +25,11 @@ from thinwire.codecs.zstd import Zstd
 
 __all__ = [
     "QSGD",
-    "AtLeast",
     "BFloat16",
     "Bitmap",
     "Bloom",
     "Codec",
+    "CodecWrapper",
     "Deflate",
     "DeltaVarint",
     "EliasFano",
@@ -42,6 +42,7 @@ __all__ = [
     "Int8",
     "Int32",
     "LogQuant",
+    "MinSize",
     "Rice",
     "RunLength",
     "Split",

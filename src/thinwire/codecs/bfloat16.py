@@ -9,35 +9,27 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.codecs.codec import taken
+from thinwire.codecs.codec import ValueCodec, unpadded
 
 
 @dataclass(frozen=True, slots=True)
-class BFloat16:
+class BFloat16(ValueCodec):
     """Each value as the nearest bfloat16, little endian; ties to even.
 
     A finite value remains finite: what exceeds the largest bfloat16 stays behind.
 
-    >>> section = BFloat16().encode(torch.tensor([1.005, 3.4e38]), key=0)
-    >>> BFloat16().decode(section, 2, key=0).tolist()
+    >>> section = BFloat16().encode(torch.tensor([1.005, 3.4e38]))
+    >>> BFloat16().decode(section, 2).tolist()
     [1.0078125, 3.3895313892515355e+38]
     """
 
-    @property
-    def tag(self) -> int:
-        return 2
-
-    @property
-    def sorts(self) -> bool:
-        return False
+    tag = 2
 
     def nbytes(self, nnz: int) -> int:
         return 2 * nnz
 
-    def encode(self, values: Tensor, *, key: int) -> Tensor:
-        del key
+    def encode(self, values: Tensor) -> Tensor:
         return kernels.to_bfloat16(values).view(torch.uint8)
 
-    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
-        del key
-        return taken("BFloat16", section, 2 * nnz).view(torch.bfloat16).float()
+    def decode(self, section: Tensor, nnz: int) -> Tensor:
+        return unpadded("BFloat16", section, 2 * nnz).view(torch.bfloat16).float()

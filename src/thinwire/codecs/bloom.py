@@ -10,15 +10,15 @@ vector to read: it is here to be compared with.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.codecs.codec import checked
+from thinwire.codecs.codec import IndexCodec, checked
 from thinwire.errors import ConfigError, WireError
 
 _TAGS = {"p0": 16, "p1": 17, "p2": 18, "leftmost": 19, "naive": 20}
@@ -35,7 +35,7 @@ _LN2_SQUARED = _EXACTLY.multiply(_LN2, _LN2)
 
 
 @dataclass(frozen=True, slots=True)
-class Bloom:
+class Bloom(IndexCodec):
     """A Bloom filter, and a policy that chooses among its positives.
 
     - `p0` takes all, so that more values travel than were listed;
@@ -50,6 +50,7 @@ class Bloom:
 
     policy: str = "p2"
     fpr: float | None = None
+    key: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -67,23 +68,21 @@ class Bloom:
         return _TAGS[self.policy]
 
     @property
-    def regathers(self) -> bool:
+    def regathers(self) -> bool:  # type: ignore[override]
         return self.policy != "naive"
 
-    @property
-    def any_order(self) -> None:
-        return None
+    def with_key(self, key: int) -> Self:
+        return replace(self, key=key)
 
     def nbytes(self, size: int, nnz: int) -> int | None:
         # The filter's own length is known, but not how many values p0 will send.
         return None if self.policy == "p0" else self._shape(size, nnz).nbytes
 
-    def encode(self, indices: Tensor, size: int, *, key: int) -> Tensor:
-        del key
+    def encode(self, indices: Tensor, size: int) -> Tensor:
         shape = self._shape(size, len(indices))
         return kernels.encode_bloom(indices, shape.bits, shape.hashes)
 
-    def decode(self, section: Tensor, size: int, nnz: int, *, key: int) -> Tensor:
+    def decode(self, section: Tensor, size: int, nnz: int) -> Tensor:
         first = self.policy in ("leftmost", "naive")
         with checked("a Bloom filter"):
             bits, hashes, most = self._shape(size, nnz)
@@ -97,9 +96,11 @@ class Bloom:
                 f"a Bloom filter: {said} of {size} elements answer for {nnz}"
             )
         if self.policy == "p1":
-            return kernels.bloom_sample(positives, nnz, key)
+            return kernels.bloom_sample(positives, nnz, self.key)
         if self.policy == "p2":
-            return kernels.bloom_resolve(positives, nnz, key, bits=bits, hashes=hashes)
+            return kernels.bloom_resolve(
+                positives, nnz, self.key, bits=bits, hashes=hashes
+            )
         return positives
 
     def _shape(self, size: int, nnz: int) -> "Shape":

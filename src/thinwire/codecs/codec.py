@@ -1,7 +1,8 @@
-"""The contracts of codecs: a sparse list to bytes and back."""
+"""The base classes of codecs: a sparse list to bytes and back."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -12,143 +13,196 @@ from thinwire.sparse import SparseVector
 from thinwire.wire import Packet
 
 Values = Callable[[Tensor], Tensor]
-"""What the vector holds at indices beyond the list, for encoders that deliver more.
+"""Maps indices beyond the list to the vector's values there.
 
-Where the list has an entry, that is the true value, whatever this says there.
+An encoder that delivers more entries than the list has calls it. For an entry of the
+list, the list's value counts.
 """
 
 
-AnyOrder = Callable[[Tensor, int, int], Tensor]
-"""A section, a size and a number of entries to indices in the order they were sent."""
+class Codec(ABC):
+    """A pure function from a sparse list to a packet, and its inverse.
 
-
-class Codec(Protocol):
-    """A pure function and its inverse, up to the error it states.
-
-    Same arguments, same bytes, on every machine; but for `Deflate`, `Zstd` and
-    `Huffman`, whose bytes depend on the release of zlib or zstd, though not what they
-    decode to. A codec holds configuration and no state, so a frozen dataclass with its
-    fields is all it is.
+    Same arguments, same bytes, on every machine, except for `Deflate`, `Zstd` and
+    `Huffman`: their bytes depend on the release of zlib or zstd, what they decode to
+    does not. A codec is a frozen dataclass of its configuration and has no state. Any
+    thread may call it.
     """
 
+    __slots__ = ()
+
+    @abstractmethod
     def nbytes(self, size: int, nnz: int) -> int | None:
-        """The length of a packet; None where it depends on the data.
+        """The length of a packet; None if it depends on the data.
 
-        A codec says None always or never: whether lengths travel ahead of packets is
-        one question for all lists it is given.
+        A codec returns None always or never, because lengths travel ahead of all of
+        its packets or of none.
         """
-        ...
 
+    @abstractmethod
     def encode(
         self, vector: SparseVector, *, source: Values | None = None, key: int = 0
     ) -> Packet:
-        """The list as bytes. `key` seeds whatever is random, alike on all ranks."""
-        ...
+        """The list as bytes. `key` seeds random choices; it is equal on all ranks."""
 
+    @abstractmethod
     def decode(
         self, packet: Packet, size: int, nnz: int | None = None, *, key: int = 0
     ) -> SparseVector:
-        """The list that these bytes stand for, or a `WireError`.
+        """The list that these bytes encode; raises `WireError` if they are invalid.
 
-        `size` and, where known, `nnz` are what the receiver expects; `key` is the one
-        the list was encoded with.
+        `size` and, where known, `nnz` are what the receiver expects. `key` is the one
+        that the list was encoded with.
         """
-        ...
 
     def adopt(
         self, packet: Packet, vector: SparseVector, *, key: int = 0
     ) -> SparseVector:
-        """What `decode` makes of the packet that this very list was encoded as.
+        """What `decode` returns for a packet that was encoded from `vector`.
 
-        Where indices come back as they were, they are the same tensor.
+        Indices that encoding does not change are returned as the same tensor.
         """
-        ...
+        return self.decode(packet, vector.size, key=key)
 
     def header(self, size: int, nnz: int) -> bytes | None:
         """What packets in device memory begin with; None if it depends on the data."""
-        ...
+        del size, nnz
+        return None
 
     def rounding(self, size: int) -> torch.dtype | None:
-        """The dtype that each value of a list over `size` elements is rounded to.
+        """The dtype that values of a list over `size` elements are rounded to.
 
-        None where something else becomes of a value, or of an index.
+        None if encoding changes values in another way, or changes indices.
         """
-        ...
+        del size
+        return None
 
 
-class IndexCodec(Protocol):
-    """Strictly increasing indices to bytes and back.
+class CodecWrapper(Codec):
+    """A codec that forwards to another one what a subclass does not override."""
 
-    Almost all give back what they were given. One that does not (a Bloom filter) says
-    with `regathers` whether values are looked up anew for the indices that come back.
-    """
+    __slots__ = ()
 
-    @property
-    def tag(self) -> int:
-        """Names the format on the wire, for ever."""
-        ...
-
-    @property
-    def regathers(self) -> bool:
-        """Whether other indices may come back, and want values of their own."""
-        ...
-
-    @property
-    def any_order(self) -> AnyOrder | None:
-        """For a format that keeps any order: what decodes it, and checks no order."""
-        ...
+    codec: Codec
 
     def nbytes(self, size: int, nnz: int) -> int | None:
-        """The length of a section; None where it depends on the data."""
-        ...
+        return self.codec.nbytes(size, nnz)
 
-    def encode(self, indices: Tensor, size: int, *, key: int) -> Tensor: ...
+    def encode(
+        self, vector: SparseVector, *, source: Values | None = None, key: int = 0
+    ) -> Packet:
+        return self.codec.encode(vector, source=source, key=key)
 
-    def decode(self, section: Tensor, size: int, nnz: int, *, key: int) -> Tensor:
-        """The indices; checks their order and range, and raises `WireError`.
+    def decode(
+        self, packet: Packet, size: int, nnz: int | None = None, *, key: int = 0
+    ) -> SparseVector:
+        return self.codec.decode(packet, size, nnz, key=key)
+
+    def adopt(
+        self, packet: Packet, vector: SparseVector, *, key: int = 0
+    ) -> SparseVector:
+        return self.codec.adopt(packet, vector, key=key)
+
+    def header(self, size: int, nnz: int) -> bytes | None:
+        return self.codec.header(size, nnz)
+
+    def rounding(self, size: int) -> torch.dtype | None:
+        return self.codec.rounding(size)
+
+
+class _Section(ABC):
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def tag(self) -> int:
+        """Identifies the format on the wire. It never changes."""
+
+    def with_key(self, key: int) -> Self:
+        """This codec with a seed for random choices: itself if it makes none."""
+        del key
+        return self
+
+
+class IndexCodec(_Section):
+    """Strictly increasing indices to bytes and back."""
+
+    __slots__ = ()
+
+    regathers = False
+    """Whether `decode` may return other indices, which need values of their own."""
+
+    keeps_order = False
+    """Whether `decode_unordered` can read indices that are in any order."""
+
+    def nbytes(self, size: int, nnz: int) -> int | None:
+        """The length of a section; None if it depends on the data."""
+        del size, nnz
+        return None
+
+    @abstractmethod
+    def encode(self, indices: Tensor, size: int) -> Tensor: ...
+
+    @abstractmethod
+    def decode(self, section: Tensor, size: int, nnz: int) -> Tensor:
+        """The indices; raises `WireError` unless they are in order and in range.
 
         `section` may be padded with zeros; `nnz` is how many were encoded.
         """
-        ...
+
+    def decode_deferring(
+        self, section: Tensor, size: int, nnz: int, errors: Tensor | None
+    ) -> Tensor:
+        """`decode`, but a section on a device may set the flag instead of raising."""
+        del errors
+        return self.decode(section, size, nnz)
+
+    def decode_unordered(self, section: Tensor, size: int, nnz: int) -> Tensor:
+        """The indices in the order they were sent, unchecked, if it `keeps_order`."""
+        raise NotImplementedError
 
 
-class ValueCodec(Protocol):
+class ValueCodec(_Section):
     """Float32 values to bytes and back, within a stated error.
 
-    What a format cannot hold is brought to the nearest value it can; of a value that is
-    not finite it may deliver nothing. The sender keeps the difference.
+    A value that the format cannot hold is clamped to the nearest one it can; of a
+    value that is not finite nothing may be delivered. The sender keeps the difference.
     """
 
-    @property
-    def tag(self) -> int:
-        """Names the format on the wire, for ever."""
-        ...
+    __slots__ = ()
 
-    @property
-    def sorts(self) -> bool:
-        """Whether values must come in descending order."""
-        ...
+    sorts = False
+    """Whether `encode` needs values in descending order."""
 
     def nbytes(self, nnz: int) -> int | None:
-        """The length of a section; None where it depends on the data."""
-        ...
+        """The length of a section; None if it depends on the data."""
+        del nnz
+        return None
 
-    def encode(self, values: Tensor, *, key: int) -> Tensor: ...
+    @abstractmethod
+    def encode(self, values: Tensor) -> Tensor: ...
 
-    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
-        """The values, float32; raises `WireError` where a section cannot be right."""
-        ...
+    @abstractmethod
+    def decode(self, section: Tensor, nnz: int) -> Tensor:
+        """The values, float32; raises `WireError` if the section is invalid."""
+
+    def decode_deferring(
+        self, section: Tensor, nnz: int, errors: Tensor | None
+    ) -> Tensor:
+        """`decode`, but a section on a device may set the flag instead of raising."""
+        del errors
+        return self.decode(section, nnz)
 
 
-def taken(what: str, section: Tensor, nbytes: int) -> Tensor:
-    """The `nbytes` bytes that a section must have, apart from its padding."""
+def unpadded(what: str, section: Tensor, nbytes: int) -> Tensor:
+    """The first `nbytes` of a section; `WireError` if it is not that long."""
     with checked(what):
         kernels.check_length(section, 8 * nbytes)
     return section[:nbytes]
 
 
 class checked:  # noqa: N801 - it reads as a function
-    """Report what a kernel finds wrong with received bytes as a `WireError`."""
+    """Turn the `ValueError` of a kernel about received bytes into a `WireError`."""
 
     __slots__ = ("_what",)
 

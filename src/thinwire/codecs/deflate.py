@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinwire.codecs.codec import checked
+from thinwire.codecs.codec import ValueCodec, checked
 from thinwire.codecs.stream import decode_stream, encode_stream, inflated
 from thinwire.errors import ConfigError
 
@@ -19,10 +19,11 @@ _DEFAULT, _MOST = -1, 9
 
 
 @dataclass(frozen=True, slots=True)
-class Deflate:
+class Deflate(ValueCodec):
     """The length of a zlib stream as u64, then the stream of the values as float32."""
 
     level: int = _DEFAULT
+    tag = 6
 
     def __post_init__(self) -> None:
         if not _DEFAULT <= self.level <= _MOST:
@@ -31,24 +32,10 @@ class Deflate:
                 f"and {_DEFAULT} for its own choice"
             )
 
-    @property
-    def tag(self) -> int:
-        return 6
-
-    @property
-    def sorts(self) -> bool:
-        return False
-
-    def nbytes(self, nnz: int) -> None:
-        del nnz
-        return None
-
-    def encode(self, values: Tensor, *, key: int) -> Tensor:
-        del key
+    def encode(self, values: Tensor) -> Tensor:
         octets = values.contiguous().view(torch.uint8)
         return encode_stream(octets, lambda data: zlib.compress(data, self.level))
 
-    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
-        del key
+    def decode(self, section: Tensor, nnz: int) -> Tensor:
         with checked("Deflate"):
             return decode_stream(section, 4 * nnz, inflated).view(torch.float32)

@@ -5,34 +5,19 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.codecs.codec import checked
+from thinwire.codecs.codec import IndexCodec, checked
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaVarint:
+class DeltaVarint(IndexCodec):
     """Seven bits of a gap per byte, low ones first; the top bit says more follow."""
 
-    @property
-    def tag(self) -> int:
-        return 5
+    tag = 5
 
-    @property
-    def regathers(self) -> bool:
-        return False
-
-    @property
-    def any_order(self) -> None:
-        return None
-
-    def nbytes(self, size: int, nnz: int) -> None:
-        del size, nnz
-        return None
-
-    def encode(self, indices: Tensor, size: int, *, key: int) -> Tensor:
-        del size, key
+    def encode(self, indices: Tensor, size: int) -> Tensor:
+        del size
         return kernels.encode_varint(indices)
 
-    def decode(self, section: Tensor, size: int, nnz: int, *, key: int) -> Tensor:
-        del key
+    def decode(self, section: Tensor, size: int, nnz: int) -> Tensor:
         with checked("varint gaps"):
             return kernels.decode_varint(section, size, nnz)

@@ -14,40 +14,35 @@ from torch import Tensor
 
 from thinwire import kernels
 from thinwire.codecs.bitmap import Bitmap
-from thinwire.codecs.codec import checked
+from thinwire.codecs.codec import IndexCodec, checked
 
 
 @dataclass(frozen=True, slots=True)
-class EliasFano:
+class EliasFano(IndexCodec):
     """Low bits, then the high vector; which, and how many, follows from the counts."""
 
-    @property
-    def tag(self) -> int:
-        return 3
-
-    @property
-    def regathers(self) -> bool:
-        return False
-
-    @property
-    def any_order(self) -> None:
-        return None
+    tag = 3
 
     def nbytes(self, size: int, nnz: int) -> int:
         return -(-min(size, _nbits(size, nnz)) // 8)
 
-    def encode(self, indices: Tensor, size: int, *, key: int) -> Tensor:
+    def encode(self, indices: Tensor, size: int) -> Tensor:
         low = low_bits_unless_bitmap(size, indices.numel())
         if low is None:
-            return Bitmap().encode(indices, size, key=key)
+            return Bitmap().encode(indices, size)
         return kernels.encode_elias_fano(indices, size, low)
 
-    def decode(self, section: Tensor, size: int, nnz: int, *, key: int) -> Tensor:
+    def decode(self, section: Tensor, size: int, nnz: int) -> Tensor:
+        return self.decode_deferring(section, size, nnz, None)
+
+    def decode_deferring(
+        self, section: Tensor, size: int, nnz: int, errors: Tensor | None
+    ) -> Tensor:
         low = low_bits_unless_bitmap(size, nnz)
         if low is None:
-            return Bitmap().decode(section, size, nnz, key=key)
+            return Bitmap().decode_deferring(section, size, nnz, errors)
         with checked("Elias-Fano"):
-            return kernels.decode_elias_fano(section, size, nnz, low=low)
+            return kernels.decode_elias_fano(section, size, nnz, low=low, errors=errors)
 
 
 def low_bits(size: int, nnz: int) -> int:

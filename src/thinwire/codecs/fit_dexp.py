@@ -19,30 +19,19 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.codecs.codec import checked
+from thinwire.codecs.codec import ValueCodec, checked
 
 
 @dataclass(frozen=True, slots=True)
-class FitDExp:
+class FitDExp(ValueCodec):
     """A curve for each sign; values as they are where there are fewer than eight."""
 
-    @property
-    def tag(self) -> int:
-        return 9
+    tag = 9
+    sorts = True
 
-    @property
-    def sorts(self) -> bool:
-        return True
-
-    def nbytes(self, nnz: int) -> None:
-        del nnz
-        return None
-
-    def encode(self, values: Tensor, *, key: int) -> Tensor:
-        del key
+    def encode(self, values: Tensor) -> Tensor:
         return kernels.encode_dexp(values)
 
-    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
-        del key
+    def decode(self, section: Tensor, nnz: int) -> Tensor:
         with checked("Fit-DExp"):
             return kernels.decode_dexp(section, nnz)

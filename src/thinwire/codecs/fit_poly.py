@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.codecs.codec import checked
+from thinwire.codecs.codec import ValueCodec, checked
 from thinwire.errors import ConfigError
 
 _HIGHEST_DEGREE = 15
@@ -29,7 +29,7 @@ _MOST_PIECES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class FitPoly:
+class FitPoly(ValueCodec):
     """Polynomials of one degree, each for a piece of the sorted list.
 
     Values of one sign are in a piece by themselves, and a piece is for 32 values or
@@ -39,6 +39,8 @@ class FitPoly:
 
     degree: int = 5
     pieces: int = 8
+    tag = 8
+    sorts = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.degree <= _HIGHEST_DEGREE:
@@ -52,23 +54,9 @@ class FitPoly:
                 f"1 to {_MOST_PIECES}"
             )
 
-    @property
-    def tag(self) -> int:
-        return 8
-
-    @property
-    def sorts(self) -> bool:
-        return True
-
-    def nbytes(self, nnz: int) -> None:
-        del nnz
-        return None
-
-    def encode(self, values: Tensor, *, key: int) -> Tensor:
-        del key
+    def encode(self, values: Tensor) -> Tensor:
         return kernels.encode_poly(values, self.degree, self.pieces)
 
-    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
-        del key
+    def decode(self, section: Tensor, nnz: int) -> Tensor:
         with checked("Fit-Poly"):
             return kernels.decode_poly(section, nnz)

@@ -10,33 +10,25 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.codecs.codec import taken
+from thinwire.codecs.codec import ValueCodec, unpadded
 
 
 @dataclass(frozen=True, slots=True)
-class Float16:
+class Float16(ValueCodec):
     """Each value as the nearest float16, little endian; ties to even.
 
-    >>> section = Float16().encode(torch.tensor([1.0003, 1e6]), key=0)
-    >>> Float16().decode(section, 2, key=0).tolist()
+    >>> section = Float16().encode(torch.tensor([1.0003, 1e6]))
+    >>> Float16().decode(section, 2).tolist()
     [1.0, 65504.0]
     """
 
-    @property
-    def tag(self) -> int:
-        return 3
-
-    @property
-    def sorts(self) -> bool:
-        return False
+    tag = 3
 
     def nbytes(self, nnz: int) -> int:
         return 2 * nnz
 
-    def encode(self, values: Tensor, *, key: int) -> Tensor:
-        del key
+    def encode(self, values: Tensor) -> Tensor:
         return kernels.to_float16(values).view(torch.uint8)
 
-    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
-        del key
-        return taken("Float16", section, 2 * nnz).view(torch.float16).float()
+    def decode(self, section: Tensor, nnz: int) -> Tensor:
+        return unpadded("Float16", section, 2 * nnz).view(torch.float16).float()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.codecs.codec import checked
+from thinwire.codecs.codec import IndexCodec, checked
 from thinwire.codecs.stream import decode_stream, encode_stream, inflated
 from thinwire.errors import ConfigError, WireError
 
@@ -28,27 +28,12 @@ _MEMORY = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Huffman:
+class Huffman(IndexCodec):
     """The four bytes of every index, in as many bits as they are rare."""
 
-    @property
-    def tag(self) -> int:
-        return 7
+    tag = 7
 
-    @property
-    def regathers(self) -> bool:
-        return False
-
-    @property
-    def any_order(self) -> None:
-        return None
-
-    def nbytes(self, size: int, nnz: int) -> None:
-        del size, nnz
-        return None
-
-    def encode(self, indices: Tensor, size: int, *, key: int) -> Tensor:
-        del key
+    def encode(self, indices: Tensor, size: int) -> Tensor:
         if size > 2**31:
             raise ConfigError(
                 f"a vector of {size} elements has indices beyond 32 bits; "
@@ -57,8 +42,7 @@ class Huffman:
         rows = indices.to(torch.int32).view(torch.uint8).view(-1, 4)
         return encode_stream(rows.t().reshape(-1), _deflated)
 
-    def decode(self, section: Tensor, size: int, nnz: int, *, key: int) -> Tensor:
-        del key
+    def decode(self, section: Tensor, size: int, nnz: int) -> Tensor:
         with checked("Huffman"):
             planes = decode_stream(section, 4 * nnz, _inflated)
         rows = planes.view(4, nnz).t().reshape(-1)

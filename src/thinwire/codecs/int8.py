@@ -10,33 +10,30 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.codecs.codec import checked
+from thinwire.codecs.codec import ValueCodec, checked
 
 
 @dataclass(frozen=True, slots=True)
-class Int8:
+class Int8(ValueCodec):
     """A bfloat16 scale for every 256 values, then the values as int8.
 
     Scales have few significant bits, so that what comes back is exactly a product. Of
     values that are not finite nothing is sent.
     """
 
-    @property
-    def tag(self) -> int:
-        return 4
-
-    @property
-    def sorts(self) -> bool:
-        return False
+    tag = 4
 
     def nbytes(self, nnz: int) -> int:
         return kernels.nbytes_int8(nnz)
 
-    def encode(self, values: Tensor, *, key: int) -> Tensor:
-        del key
+    def encode(self, values: Tensor) -> Tensor:
         return kernels.encode_int8(values)
 
-    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
-        del key
+    def decode(self, section: Tensor, nnz: int) -> Tensor:
+        return self.decode_deferring(section, nnz, None)
+
+    def decode_deferring(
+        self, section: Tensor, nnz: int, errors: Tensor | None
+    ) -> Tensor:
         with checked("Int8"):
-            return kernels.decode_int8(section, nnz)
+            return kernels.decode_int8(section, nnz, errors=errors)

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.codecs.codec import checked
+from thinwire.codecs.codec import ValueCodec, checked
 from thinwire.errors import ConfigError
 
 FEWEST, MOST = 3, 8
 
 
 @dataclass(frozen=True, slots=True)
-class LogQuant:
+class LogQuant(ValueCodec):
     """2**(bits - 1) levels as ascending float32, then codes of `bits` bits.
 
     A value comes back with its sign and a magnitude between the least and the largest
@@ -39,18 +39,17 @@ class LogQuant:
     def tag(self) -> int:
         return 16 + self.bits
 
-    @property
-    def sorts(self) -> bool:
-        return False
-
     def nbytes(self, nnz: int) -> int:
         return kernels.nbytes_log(nnz, self.bits)
 
-    def encode(self, values: Tensor, *, key: int) -> Tensor:
-        del key
+    def encode(self, values: Tensor) -> Tensor:
         return kernels.encode_log(values, self.bits)
 
-    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
-        del key
+    def decode(self, section: Tensor, nnz: int) -> Tensor:
+        return self.decode_deferring(section, nnz, None)
+
+    def decode_deferring(
+        self, section: Tensor, nnz: int, errors: Tensor | None
+    ) -> Tensor:
         with checked("LogQuant"):
-            return kernels.decode_log(section, nnz, self.bits)
+            return kernels.decode_log(section, nnz, self.bits, errors=errors)

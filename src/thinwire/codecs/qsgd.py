@@ -5,12 +5,13 @@ value is less than its bucket's L2 norm / levels. With error feedback nothing as
 values that are right on average: `Int8` takes as many bits and errs far less.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.codecs.codec import checked
+from thinwire.codecs.codec import ValueCodec, checked
 from thinwire.errors import ConfigError
 
 INT8, INT16 = 2**7 - 1, 2**15 - 1
@@ -18,7 +19,7 @@ LONGEST = 2**32 - 1  # as many values as a packet holds
 
 
 @dataclass(frozen=True, slots=True)
-class QSGD:
+class QSGD(ValueCodec):
     """The norm of each bucket as float32, then int8 (int16 from 128 levels on).
 
     Every rank must be given the same `levels` and `bucket`: packets do not say them.
@@ -27,6 +28,8 @@ class QSGD:
 
     levels: int = INT8
     bucket: int = 512
+    key: int = field(default=0, repr=False)
+    tag = 5
 
     def __post_init__(self) -> None:
         if not 1 <= self.levels <= INT16:
@@ -40,21 +43,15 @@ class QSGD:
                 f"norm, 1 to {LONGEST}"
             )
 
-    @property
-    def tag(self) -> int:
-        return 5
-
-    @property
-    def sorts(self) -> bool:
-        return False
+    def with_key(self, key: int) -> Self:
+        return replace(self, key=key)
 
     def nbytes(self, nnz: int) -> int:
         return kernels.nbytes_qsgd(nnz, self.levels, self.bucket)
 
-    def encode(self, values: Tensor, *, key: int) -> Tensor:
-        return kernels.encode_qsgd(values, self.levels, self.bucket, key)
+    def encode(self, values: Tensor) -> Tensor:
+        return kernels.encode_qsgd(values, self.levels, self.bucket, self.key)
 
-    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
-        del key
+    def decode(self, section: Tensor, nnz: int) -> Tensor:
         with checked("QSGD"):
             return kernels.decode_qsgd(section, nnz, self.levels, self.bucket)

@@ -10,32 +10,17 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.codecs.codec import checked
+from thinwire.codecs.codec import IndexCodec, checked
 from thinwire.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class RunLength:
+class RunLength(IndexCodec):
     """How many runs, their width, and the runs; good only where ones come in runs."""
 
-    @property
-    def tag(self) -> int:
-        return 6
+    tag = 6
 
-    @property
-    def regathers(self) -> bool:
-        return False
-
-    @property
-    def any_order(self) -> None:
-        return None
-
-    def nbytes(self, size: int, nnz: int) -> None:
-        del size, nnz
-        return None
-
-    def encode(self, indices: Tensor, size: int, *, key: int) -> Tensor:
-        del key
+    def encode(self, indices: Tensor, size: int) -> Tensor:
         if 2 * len(indices) + 1 >= 2**32:
             raise ConfigError(
                 f"{len(indices)} entries may have more than 2^32 runs; lower the "
@@ -43,7 +28,6 @@ class RunLength:
             )
         return kernels.encode_runs(indices, size)
 
-    def decode(self, section: Tensor, size: int, nnz: int, *, key: int) -> Tensor:
-        del key
+    def decode(self, section: Tensor, size: int, nnz: int) -> Tensor:
         with checked("run lengths"):
             return kernels.decode_runs(section, size, nnz)

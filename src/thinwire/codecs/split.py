@@ -15,7 +15,7 @@ from torch import Tensor
 from thinwire import kernels
 from thinwire.codecs.bfloat16 import BFloat16
 from thinwire.codecs.bloom import Bloom
-from thinwire.codecs.codec import AnyOrder, IndexCodec, ValueCodec, Values, checked
+from thinwire.codecs.codec import Codec, IndexCodec, ValueCodec, Values, checked
 from thinwire.codecs.elias_fano import EliasFano, low_bits_unless_bitmap
 from thinwire.codecs.float32 import Float32
 from thinwire.codecs.int32 import Int32
@@ -31,11 +31,11 @@ _ROUNDING: dict[type, torch.dtype] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class Split(Codec):
     """A codec made of two; by default raw, 64 bits per entry and no error.
 
-    With `checksum`, packets carry one and packets without one are refused (on a
-    processor; in device memory nothing is summed).
+    With `checksum`, packets carry one and packets without one are refused. Packets in
+    device memory have none.
 
     >>> codec = Split()
     >>> packet = codec.encode(SparseVector.of({3: 1.5, 8: -2.0}, size=10))
@@ -50,7 +50,7 @@ class Split:
     checksum: bool = True
 
     def __post_init__(self) -> None:
-        # The one place: no list becomes bytes, or is read from any, but through here.
+        # Every list that becomes bytes, or is read from them, passes here.
         if sys.byteorder != "little":
             raise ConfigError(
                 "packets are little endian and written as numbers lie in memory: this "
@@ -75,10 +75,11 @@ class Split:
         if self.value.sorts and not self._maps:
             order = descending(values)
             indices, values = indices[order], values[order]
-        index = self.index.encode(indices, size, key=key)
-        if self.index.regathers:
-            told = self.index.decode(index, size, vector.nnz, key=key)
-            values = _true_values(vector, told, source)
+        codec = self.index.with_key(key)
+        index = codec.encode(indices, size)
+        if codec.regathers:
+            received = codec.decode(index, size, vector.nnz)
+            values = _true_values(vector, received, source)
         value = self._encode_values(values, key)
         return Packet.build(
             (self.index.tag, self.value.tag),
@@ -94,18 +95,16 @@ class Split:
         self._check(packet, size, nnz)
         if self._usual:
             return self._decode_at_once(packet)
-        index, value = packet.sections
-        read = self.index.any_order
-        if self.value.sorts and read is not None:
-            return self._decode_in_order_of_values(packet, read, key)
+        if self.value.sorts and self.index.keeps_order:
+            return self._decode_in_order_of_values(packet)
         if self.index.regathers:
-            indices = self._decode_indices(index, packet, key)
-            values = self._decode_values(value, len(indices), key)
+            indices = self._decode_indices(packet, key)
+            values = self._decode_values(packet, len(indices))
         else:
-            # First, because they are as many as they say: two runs in a few bytes may
-            # stand for any number of indices.
-            values = self._decode_values(value, packet.nnz, key)
-            indices = self._decode_indices(index, packet, key)
+            # Values first, because their section must be as long as their number says:
+            # two run lengths in a few bytes may decode to any number of indices.
+            values = self._decode_values(packet, packet.nnz)
+            indices = self._decode_indices(packet, key)
         return SparseVector(indices, values, size)
 
     def adopt(
@@ -114,7 +113,7 @@ class Split:
         if isinstance(self.index, Bloom) or self.value.sorts:
             return self.decode(packet, vector.size, key=key)
         _, section = packet.sections
-        values = self.value.decode(section, vector.nnz, key=key)
+        values = self.value.decode_deferring(section, vector.nnz, packet.errors)
         return SparseVector(vector.indices, values, vector.size)
 
     def header(self, size: int, nnz: int) -> bytes | None:
@@ -132,7 +131,7 @@ class Split:
 
     @property
     def _maps(self) -> bool:
-        return self.value.sorts and self.index.any_order is None
+        return self.value.sorts and not self.index.keeps_order
 
     @property
     def _usual(self) -> bool:
@@ -166,48 +165,55 @@ class Split:
             )
         low = low_bits_unless_bitmap(size, nnz)
         with checked("Elias-Fano and BFloat16"):
-            listed = kernels.decode_packet(packet.body, HEADER.size, size, nnz, low=low)
-        return SparseVector(*listed, size)
+            indices, values = kernels.decode_packet(
+                packet.body, HEADER.size, size, nnz, low=low, errors=packet.errors
+            )
+        return SparseVector(indices, values, size)
 
     def _encode_values(self, values: Tensor, key: int) -> Tensor:
+        codec = self.value.with_key(key)
         if not self._maps:
-            return self.value.encode(values, key=key)
+            return codec.encode(values)
         order = descending(values)
         places = encode_map(order)
         gap = places.new_zeros(map_nbytes(len(order)) - places.numel())
-        return torch.cat([places, gap, self.value.encode(values[order], key=key)])
+        return torch.cat([places, gap, codec.encode(values[order])])
 
-    def _decode_indices(self, section: Tensor, packet: Packet, key: int) -> Tensor:
-        size, nnz = packet.size, packet.nnz
-        indices = self.index.decode(section, size, nnz, key=key)
-        _check_padding(self.index, section, self.index.nbytes(size, nnz))
+    def _decode_indices(self, packet: Packet, key: int) -> Tensor:
+        section, _ = packet.sections
+        size, nnz, codec = packet.size, packet.nnz, self.index.with_key(key)
+        indices = codec.decode_deferring(section, size, nnz, packet.errors)
+        _check_padding(codec, section, codec.nbytes(size, nnz))
         return indices
 
-    def _decode_values(self, section: Tensor, nnz: int, key: int) -> Tensor:
+    def _decode_values(self, packet: Packet, nnz: int) -> Tensor:
+        _, section = packet.sections
         if not self._maps:
-            return self._decode_section(section, nnz, key)
+            return self._decode_section(section, nnz, packet.errors)
         length = map_nbytes(nnz)
         if section.numel() < length:
             raise WireError(f"the order of {nnz} values in {section.numel()} bytes")
         order = decode_map(section[:length], nnz)
-        sorted_values = self._decode_section(section[length:], nnz, key)
-        return torch.empty_like(sorted_values).scatter_(0, order, sorted_values)
+        values = self._decode_section(section[length:], nnz, packet.errors)
+        return torch.empty_like(values).scatter_(0, order, values)
 
-    def _decode_section(self, section: Tensor, nnz: int, key: int) -> Tensor:
-        values = self.value.decode(section, nnz, key=key)
+    def _decode_section(
+        self, section: Tensor, nnz: int, errors: Tensor | None
+    ) -> Tensor:
+        values = self.value.decode_deferring(section, nnz, errors)
         _check_padding(self.value, section, self.value.nbytes(nnz))
         return values
 
-    def _decode_in_order_of_values(
-        self, packet: Packet, read: AnyOrder, key: int
-    ) -> SparseVector:
+    def _decode_in_order_of_values(self, packet: Packet) -> SparseVector:
         index, value = packet.sections
-        indices, order = torch.sort(read(index, packet.size, packet.nnz))
-        if not kernels.strictly_increasing(indices, packet.size):
-            raise WireError(f"indices that are not each once below {packet.size}")
-        _check_padding(self.index, index, self.index.nbytes(packet.size, packet.nnz))
-        values = self._decode_section(value, packet.nnz, key)[order]
-        return SparseVector(indices, values, packet.size)
+        size, nnz = packet.size, packet.nnz
+        unordered = self.index.decode_unordered(index, size, nnz)
+        indices, order = torch.sort(unordered)
+        if not kernels.strictly_increasing(indices, size, errors=packet.errors):
+            raise WireError(f"indices that are not each once below {size}")
+        _check_padding(self.index, index, self.index.nbytes(size, nnz))
+        values = self._decode_section(value, nnz, packet.errors)[order]
+        return SparseVector(indices, values, size)
 
     def _check(self, packet: Packet, size: int, nnz: int | None) -> None:
         tags = self.index.tag, self.value.tag
@@ -242,7 +248,7 @@ def _check_padding(
 ) -> None:
     """Refuse anything but zeros after a section's end, where that is known.
 
-    In device memory nobody looks, as with the checksum: it would have to be fetched.
+    Not checked in device memory, as the checksum is not: it would have to be fetched.
     """
     if nbytes is None or nbytes == section.numel() or not section.is_cpu:
         return
@@ -251,10 +257,14 @@ def _check_padding(
         raise WireError(f"{name}: bits that are set after the end")
 
 
-def _true_values(vector: SparseVector, told: Tensor, source: Values | None) -> Tensor:
-    """What belongs at the indices a receiver will see: listed, or the source's."""
-    values = vector.values.new_zeros(len(told)) if source is None else source(told)
+def _true_values(
+    vector: SparseVector, received: Tensor, source: Values | None
+) -> Tensor:
+    """The vector's values at the indices that a receiver decodes."""
+    values = (
+        vector.values.new_zeros(len(received)) if source is None else source(received)
+    )
     if vector.nnz == 0:
         return values
-    at = torch.searchsorted(vector.indices, told).clamp_(max=vector.nnz - 1)
-    return torch.where(vector.indices[at] == told, vector.values[at], values)
+    at = torch.searchsorted(vector.indices, received).clamp_(max=vector.nnz - 1)
+    return torch.where(vector.indices[at] == received, vector.values[at], values)

@@ -1,58 +1,45 @@
-"""A codec that contains a codec and keeps its time."""
+"""A codec that contains a codec and measures its time."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 
-import torch
-
 from thinwire import kernels
-from thinwire.codecs.codec import Codec, Values
+from thinwire.codecs.codec import Codec, CodecWrapper, Values
 from thinwire.sparse import SparseVector
 from thinwire.wire import Packet
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class Timed(CodecWrapper):
     """Adds the seconds of encoding and decoding to `stopwatch`, by name."""
 
     codec: Codec
     stopwatch: dict[str, float] = field(default_factory=dict, compare=False)
 
-    def nbytes(self, size: int, nnz: int) -> int | None:
-        return self.codec.nbytes(size, nnz)
-
     def encode(
         self, vector: SparseVector, *, source: Values | None = None, key: int = 0
     ) -> Packet:
-        start = perf_counter()
-        with kernels.timed_primitives({}):  # else its kernels would be counted twice
-            packet = self.codec.encode(vector, source=source, key=key)
-        self._add("encode", start)
-        return packet
+        with self._timed("encode"):
+            return self.codec.encode(vector, source=source, key=key)
 
     def decode(
         self, packet: Packet, size: int, nnz: int | None = None, *, key: int = 0
     ) -> SparseVector:
-        start = perf_counter()
-        with kernels.timed_primitives({}):
-            vector = self.codec.decode(packet, size, nnz, key=key)
-        self._add("decode", start)
-        return vector
+        with self._timed("decode"):
+            return self.codec.decode(packet, size, nnz, key=key)
 
     def adopt(
         self, packet: Packet, vector: SparseVector, *, key: int = 0
     ) -> SparseVector:
+        with self._timed("decode"):
+            return self.codec.adopt(packet, vector, key=key)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
         start = perf_counter()
-        with kernels.timed_primitives({}):
-            adopted = self.codec.adopt(packet, vector, key=key)
-        self._add("decode", start)
-        return adopted
-
-    def header(self, size: int, nnz: int) -> bytes | None:
-        return self.codec.header(size, nnz)
-
-    def rounding(self, size: int) -> torch.dtype | None:
-        return self.codec.rounding(size)
-
-    def _add(self, name: str, start: float) -> None:
-        self.stopwatch[name] = self.stopwatch.get(name, 0.0) + perf_counter() - start
+        with kernels.timed_primitives({}):  # a codec's kernels are counted once, here
+            yield
+        seconds = perf_counter() - start
+        self.stopwatch[name] = self.stopwatch.get(name, 0.0) + seconds

@@ -9,7 +9,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from thinwire.codecs.codec import checked
+from thinwire.codecs.codec import ValueCodec, checked
 from thinwire.codecs.stream import decode_stream, encode_stream
 from thinwire.errors import ConfigError
 
@@ -21,10 +21,11 @@ _LEAST_WINDOW = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Zstd:
+class Zstd(ValueCodec):
     """The length of a Zstandard frame as u64, then the frame of the float32 values."""
 
     level: int = 3
+    tag = 7
 
     def __post_init__(self) -> None:
         if not 1 <= self.level <= _MOST:
@@ -33,26 +34,12 @@ class Zstd:
                 "(slowest)"
             )
 
-    @property
-    def tag(self) -> int:
-        return 7
-
-    @property
-    def sorts(self) -> bool:
-        return False
-
-    def nbytes(self, nnz: int) -> None:
-        del nnz
-        return None
-
-    def encode(self, values: Tensor, *, key: int) -> Tensor:
-        del key
+    def encode(self, values: Tensor) -> Tensor:
         zstandard = _library()
         octets = values.contiguous().view(torch.uint8)
         return encode_stream(octets, zstandard.ZstdCompressor(self.level).compress)
 
-    def decode(self, section: Tensor, nnz: int, *, key: int) -> Tensor:
-        del key
+    def decode(self, section: Tensor, nnz: int) -> Tensor:
         _library()  # not under `checked`, which would blame the packet
         with checked("Zstd"):
             return decode_stream(section, 4 * nnz, _decompress).view(torch.float32)

@@ -127,7 +127,7 @@ class SparDL(Selecting):
             return self.teams
         if self.link is None:
             return 2 if ranks % 2 == 0 else 1
-        return _fastest_teams(self, size, ranks, codec)  # type: ignore[arg-type]
+        return _fastest_teams(self, size, ranks, codec)
 
     def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:
         """The busiest rank's; of the lists of Bruck's gather, those of the first step.

@@ -205,7 +205,7 @@ class Engine:
         """What packets on a device turned out to be, now that nothing is under way."""
         try:
             for state in self.units.states if self.units.remember else ():
-                state.refuse_doubts(wait=True)
+                state.raise_deferred_errors(wait=True)
         except WireError as error:
             self.fail(error)
             self.torn = self.torn or error  # also after a refusal, which tears nothing

@@ -40,7 +40,7 @@ PHASES = {
         "leave_at_",
         "keep_at_",
         "reclaim_",
-        "doubt_unless_",
+        "flag_mismatch_",
         "gather",
         "join",
         "strictly_increasing",

@@ -6,12 +6,12 @@ kernels that return the same bits. A profiler records a primitive by name, and
 """
 
 from thinwire.kernels.blocks import Block, contiguous_blocks, interleaved_blocks
+from thinwire.kernels.deferred_errors import DeferredErrors
 from thinwire.kernels.dispatch import (
     Stopwatch,
     by_reference,
     timed_primitives,
 )
-from thinwire.kernels.doubts import Doubts, doubting
 from thinwire.kernels.hashes import Hashes, hash_keys
 from thinwire.kernels.marker import Marker
 from thinwire.kernels.memory import zeros
@@ -44,7 +44,7 @@ from thinwire.kernels.reference.dexp import (
     encode_dexp,
 )
 from thinwire.kernels.reference.elements import (
-    doubt_unless_,
+    flag_mismatch_,
     gather,
     keep_at_,
     leave_at_,
@@ -124,7 +124,7 @@ from thinwire.kernels.transfers import fetch, on_device
 
 __all__ = [
     "Block",
-    "Doubts",
+    "DeferredErrors",
     "Estimate",
     "Hashes",
     "Marker",
@@ -150,8 +150,6 @@ __all__ = [
     "decode_rice",
     "decode_runs",
     "decode_varint",
-    "doubt_unless_",
-    "doubting",
     "encode_bitmap",
     "encode_bloom",
     "encode_dexp",
@@ -168,6 +166,7 @@ __all__ = [
     "estimate_rows",
     "estimate_sketch_",
     "fetch",
+    "flag_mismatch_",
     "gather",
     "hash_keys",
     "index_dtype",

@@ -40,15 +40,19 @@ class State:
     room: Tensor | None = None
     undo: dict[str, int] = field(default_factory=dict)
     owes: bool = True
-    doubts: kernels.Doubts | None = None
+    deferred_errors: kernels.DeferredErrors | None = None
 
-    def refuse_doubts(self, *, wait: bool = False) -> None:
+    def raise_deferred_errors(self, *, wait: bool = False) -> None:
         """Raise a `WireError` if a packet turned out to be wrong, as far as is known.
 
         In the memory of a device packets are judged later than they are used: the
         state is then torn. With `wait`, all that were used have been judged.
         """
-        ranks = [] if self.doubts is None else self.doubts.found(wait=wait)
+        ranks = (
+            []
+            if self.deferred_errors is None
+            else self.deferred_errors.found(wait=wait)
+        )
         if ranks:
             raise WireError(
                 f"from rank {', '.join(map(str, ranks))}: a packet that is not what "
@@ -111,7 +115,7 @@ class Pipeline:
         on every rank take no part and keep what they remember.
         """
         _check_pieces(grad, state.layout)
-        state.refuse_doubts()
+        state.raise_deferred_errors()
         segments = len(state.layout.names) if per_name else 1
         start = self._start(group, state, scale=scale, segments=segments)
         verdict = None
@@ -123,14 +127,16 @@ class Pipeline:
                 return None
         asleep = () if verdict is None or not per_name else _asleep(verdict, state)
         x = state.memory.x
-        if state.doubts is None and x.device.type == "cuda":
-            state.doubts = kernels.Doubts(group.size, x.device)
-        channel = Channel(group, self.codec, state.step, self.seed, state.doubts)
+        if state.deferred_errors is None and x.device.type == "cuda":
+            state.deferred_errors = kernels.DeferredErrors(group.size, x.device)
+        channel = Channel(
+            group, self.codec, state.step, self.seed, state.deferred_errors
+        )
         with _hidden(state.memory, asleep, scale):
             self.feedback.accumulate(grad, state.memory, scale=scale)
             total = self._deliver(channel, state, lambda: _room(grad, state))
-        if state.doubts is not None:
-            state.doubts.note()
+        if state.deferred_errors is not None:
+            state.deferred_errors.start_copy()
         whole = self.collective.direct(state.collective, state.step)
         state.owes = not whole or bool(asleep)
         mean = write_mean_(grad, total, group.size)

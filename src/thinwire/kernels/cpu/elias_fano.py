@@ -33,7 +33,9 @@ def encode_bitmap(indices: Tensor, size: int) -> Tensor:
     return as_section(words, size)
 
 
-def decode_bitmap(section: Tensor, size: int, nnz: int) -> Tensor:
+def decode_bitmap(
+    section: Tensor, size: int, nnz: int, *, errors: Tensor | None = None
+) -> Tensor:
     check_length(section, size)
     return read_section(as_words(section, -(-size // 64)), size, nnz, None)
 
@@ -46,7 +48,9 @@ def encode_elias_fano(indices: Tensor, size: int, low: int) -> Tensor:
     return as_section(words, bits)
 
 
-def decode_elias_fano(section: Tensor, size: int, nnz: int, *, low: int) -> Tensor:
+def decode_elias_fano(
+    section: Tensor, size: int, nnz: int, *, low: int, errors: Tensor | None = None
+) -> Tensor:
     bits = index_nbits(size, nnz, low)
     check_length(section, bits)
     return read_section(as_words(section, -(-bits // 64)), size, nnz, low)

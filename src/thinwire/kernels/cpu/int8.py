@@ -40,7 +40,7 @@ def encode_int8(values: Tensor) -> Tensor:
     return section
 
 
-def decode_int8(section: Tensor, nnz: int) -> Tensor:
+def decode_int8(section: Tensor, nnz: int, *, errors: Tensor | None = None) -> Tensor:
     check_length(section, 8 * nbytes_int8(nnz))
     ends = 2 * -(-nnz // _BLOCK)
     octets = section.contiguous().numpy()

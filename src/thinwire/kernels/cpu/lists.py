@@ -67,7 +67,9 @@ def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
     return joined
 
 
-def strictly_increasing(indices: Tensor, size: int) -> bool:
+def strictly_increasing(
+    indices: Tensor, size: int, *, errors: Tensor | None = None
+) -> bool:
     if indices.numel() == 0:
         return True
     return bool(_strictly_increasing(array_of(indices), size))

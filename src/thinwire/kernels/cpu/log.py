@@ -50,7 +50,9 @@ def encode_log(values: Tensor, bits: int) -> Tensor:
     return as_section(words, 8 * nbytes)
 
 
-def decode_log(section: Tensor, nnz: int, bits: int) -> Tensor:
+def decode_log(
+    section: Tensor, nnz: int, bits: int, *, errors: Tensor | None = None
+) -> Tensor:
     check_length(section, 8 * nbytes_log(nnz, bits))
     words = as_words(section, -(-nbytes_log(nnz, bits) // 8))
     codes = 1 << (bits - 2)  # where they begin: two levels are a word

@@ -31,7 +31,13 @@ def encode_packet(
 
 
 def decode_packet(
-    body: Tensor, begin: int, size: int, nnz: int, *, low: int | None
+    body: Tensor,
+    begin: int,
+    size: int,
+    nnz: int,
+    *,
+    low: int | None,
+    errors: Tensor | None = None,
 ) -> Sparse:
     words = body.numpy().view(np.uint64)
     end = begin // _WORD + -(-index_nbits(size, nnz, low) // 64)

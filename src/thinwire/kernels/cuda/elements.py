@@ -102,10 +102,10 @@ def _differ(
     tl.atomic_or(word, 1, mask=wrong, sem="relaxed")
 
 
-def doubt_unless_(word: Tensor, section: Tensor, expected: bytes) -> None:
+def flag_mismatch_(flag: Tensor, section: Tensor, expected: bytes) -> None:
     # Up to ENTRIES bytes: a header has fewer.
     wanted = on_device(expected, section.device)
-    _differ[(1,)](word, section, wanted, len(wanted), **EXACT)
+    _differ[(1,)](flag, section, wanted, len(wanted), **EXACT)
 
 
 def _run(

@@ -6,8 +6,8 @@ program owns a run of entries: it joins those that share a word, writes the word
 end with an entry of its own, and zeros where there is none. To read, ones are counted
 by groups of words, then each program knows how many are before its own.
 
-Bytes that come over a wire are judged while they are read: a word of doubt stays on
-the device, and only whoever must know reads it. In doubt the reference decides.
+Bytes that come over a wire are judged while they are read: a word of invalid stays on
+the device, and only whoever must know reads it. In invalid the reference decides.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ from thinwire.kernels.cuda.launch import (
     following,
     kernel,
 )
-from thinwire.kernels.doubts import in_doubt
+from thinwire.kernels.deferred_errors import must_raise
 from thinwire.kernels.reference import elias_fano as reference
 from thinwire.kernels.sections import check_length, index_dtype
 
@@ -201,7 +201,7 @@ def _count(
     count: tl.tensor,
     groups: tl.tensor,
     totals: tl.tensor,
-    doubt: tl.tensor,
+    invalid: tl.tensor,
     wide: tl.constexpr,
     waiting: tl.constexpr,
 ) -> None:
@@ -215,7 +215,7 @@ def _count(
     tl.store(groups + g, tl.cumsum(found) - found)
     tl.store(totals + p, tl.sum(found))
     if p == 0:
-        tl.store(doubt, 0)
+        tl.store(invalid, 0)
 
 
 @kernel
@@ -225,7 +225,7 @@ def _decode(
     count: tl.tensor,
     groups: tl.tensor,
     totals: tl.tensor,
-    doubt: tl.tensor,
+    invalid: tl.tensor,
     indices: tl.tensor,
     nnz: tl.tensor,
     size: tl.tensor,
@@ -258,12 +258,12 @@ def _decode(
     wrong = tl.sum((set_ & ((entry >= nnz) | (index >= size))).to(tl.int32)) > 0
     if p == tl.num_programs(0) - 1:
         wrong = wrong | (before + tl.sum(population) != nnz)
-    tl.atomic_or(doubt, 1, mask=wrong, sem="relaxed")
+    tl.atomic_or(invalid, 1, mask=wrong, sem="relaxed")
 
 
 @kernel
 def check_order(
-    indices: tl.tensor, nnz: tl.tensor, size: tl.tensor, doubt: tl.tensor
+    indices: tl.tensor, nnz: tl.tensor, size: tl.tensor, invalid: tl.tensor
 ) -> None:
     i = tl.program_id(0) * CHECKED + tl.arange(0, CHECKED)
     inside = i < nnz
@@ -272,7 +272,7 @@ def check_order(
     beyond = inside & ((here < 0) | (here >= size))
     falling = (i + 1 < nnz) & (after <= here)
     wrong = tl.sum((beyond | falling).to(tl.int32)) > 0
-    tl.atomic_or(doubt, 1, mask=wrong, sem="relaxed")
+    tl.atomic_or(invalid, 1, mask=wrong, sem="relaxed")
 
 
 def encode_bitmap(indices: Tensor, size: int) -> Tensor:
@@ -284,24 +284,28 @@ def encode_elias_fano(indices: Tensor, size: int, low: int) -> Tensor:
     return _written(indices, size, low=low, step=1, nbits=nbits)
 
 
-def decode_bitmap(section: Tensor, size: int, nnz: int) -> Tensor:
+def decode_bitmap(
+    section: Tensor, size: int, nnz: int, *, errors: Tensor | None = None
+) -> Tensor:
     check_length(section, size)
     if nnz == 0:
         return reference.decode_bitmap.reference(section, size, nnz)
     # In a bitmap ones ascend by themselves.
-    indices, doubt = read(section, size, nnz, low=0, step=0)
-    if in_doubt(doubt):
+    indices, invalid = read(section, size, nnz, low=0, step=0)
+    if must_raise(invalid, errors):
         return reference.decode_bitmap.reference(section, size, nnz)
     return indices
 
 
-def decode_elias_fano(section: Tensor, size: int, nnz: int, *, low: int) -> Tensor:
+def decode_elias_fano(
+    section: Tensor, size: int, nnz: int, *, low: int, errors: Tensor | None = None
+) -> Tensor:
     check_length(section, nnz * (low + 1) + (size >> low))
     if nnz == 0 or low > 32:
         return reference.decode_elias_fano.reference(section, size, nnz, low=low)
-    indices, doubt = read(section, size, nnz, low=low, step=1)
-    check_order[(cdiv(nnz, CHECKED.value),)](indices, nnz, size, doubt, **EXACT)
-    if in_doubt(doubt):
+    indices, invalid = read(section, size, nnz, low=low, step=1)
+    check_order[(cdiv(nnz, CHECKED.value),)](indices, nnz, size, invalid, **EXACT)
+    if must_raise(invalid, errors):
         return reference.decode_elias_fano.reference(section, size, nnz, low=low)
     return indices
 
@@ -317,15 +321,17 @@ def read(
     counters = cdiv(programs, GROUPS.value)
     room = counters * (GROUPS.value + 1) + 1
     scratch = torch.empty(room, dtype=torch.int32, device=device)
-    groups, totals, doubt = torch.split(scratch, [counters * GROUPS.value, counters, 1])
+    groups, totals, invalid = torch.split(
+        scratch, [counters * GROUPS.value, counters, 1]
+    )
     indices = torch.empty(nnz, dtype=index_dtype(size), device=device)
-    counted = (words, start, len(words), groups, totals, doubt)
+    counted = (words, start, len(words), groups, totals, invalid)
     wide = too_wide(32 * len(words), size)
     _count[(counters,)](*counted, wide=wide, **following(device))
     most = 1 << (counters - 1).bit_length()
     form = {"low": low, "step": step, "most": most, "wide": wide}
     _decode[(programs,)](*counted, indices, nnz, size, **form, **following(device))
-    return indices, doubt
+    return indices, invalid
 
 
 def _written(indices: Tensor, size: int, *, low: int, step: int, nbits: int) -> Tensor:

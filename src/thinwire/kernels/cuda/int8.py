@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from thinwire.kernels.cuda.launch import EXACT, cdiv, kernel
-from thinwire.kernels.doubts import in_doubt
+from thinwire.kernels.deferred_errors import must_raise
 from thinwire.kernels.reference import int8 as reference
 from thinwire.kernels.reference.int8 import nbytes_int8
 from thinwire.kernels.sections import check_length
@@ -48,7 +48,7 @@ def _decode(
     scales: tl.tensor,
     numbers: tl.tensor,
     values: tl.tensor,
-    doubt: tl.tensor,
+    invalid: tl.tensor,
     nnz: tl.tensor,
 ) -> None:
     b = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
@@ -62,7 +62,7 @@ def _decode(
     tl.store(values + i, number.to(tl.float32) * scale[:, None], mask=i < nnz)
     wrong = tl.sum((half > (LARGEST >> 16)).to(tl.int32)) > 0
     wrong = wrong | (tl.sum((number < -127).to(tl.int32)) > 0)
-    tl.atomic_or(doubt, 1, mask=wrong, sem="relaxed")
+    tl.atomic_or(invalid, 1, mask=wrong, sem="relaxed")
 
 
 def encode_int8(values: Tensor) -> Tensor:
@@ -78,16 +78,16 @@ def encode_int8(values: Tensor) -> Tensor:
     return section
 
 
-def decode_int8(section: Tensor, nnz: int) -> Tensor:
+def decode_int8(section: Tensor, nnz: int, *, errors: Tensor | None = None) -> Tensor:
     check_length(section, 8 * nbytes_int8(nnz))
     blocks = cdiv(nnz, BLOCK.value)
     values = torch.empty(nnz, device=section.device)
-    doubt = torch.zeros(1, dtype=torch.int32, device=section.device)
+    invalid = torch.zeros(1, dtype=torch.int32, device=section.device)
     if nnz:
         given = section.contiguous()
         numbers = given[2 * blocks :].view(torch.int8)
         grid = (cdiv(blocks, BLOCKS.value),)
-        _decode[grid](given, numbers, values, doubt, nnz, **EXACT)
-    if in_doubt(doubt):
+        _decode[grid](given, numbers, values, invalid, nnz, **EXACT)
+    if must_raise(invalid, errors):
         return reference.decode_int8.reference(section, nnz)
     return values

@@ -21,7 +21,7 @@ from thinwire.kernels.blocks import Block
 from thinwire.kernels.cuda.elias_fano import CHECKED, check_order
 from thinwire.kernels.cuda.launch import EXACT, cdiv, flat, kernel
 from thinwire.kernels.cuda.partition import shared_words, split_list
-from thinwire.kernels.doubts import in_doubt
+from thinwire.kernels.deferred_errors import must_raise
 from thinwire.kernels.marker import dealt
 from thinwire.kernels.reference import lists as reference
 from thinwire.kernels.sections import index_dtype
@@ -233,14 +233,16 @@ def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
     return indices, joined
 
 
-def strictly_increasing(indices: Tensor, size: int) -> bool:
+def strictly_increasing(
+    indices: Tensor, size: int, *, errors: Tensor | None = None
+) -> bool:
     nnz = len(indices)
     if nnz == 0:
         return True
-    doubt = torch.zeros(1, dtype=torch.int32, device=indices.device)
+    invalid = torch.zeros(1, dtype=torch.int32, device=indices.device)
     given = flat(indices.contiguous())
-    check_order[(cdiv(nnz, CHECKED.value),)](given, nnz, size, doubt, **EXACT)
-    return not in_doubt(doubt)
+    check_order[(cdiv(nnz, CHECKED.value),)](given, nnz, size, invalid, **EXACT)
+    return not must_raise(invalid, errors)
 
 
 @lru_cache(maxsize=1024)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from thinwire.kernels.cuda.bits import as_words, pack, unpacked
 from thinwire.kernels.cuda.launch import EXACT, cdiv, kernel
-from thinwire.kernels.doubts import in_doubt
+from thinwire.kernels.deferred_errors import must_raise
 from thinwire.kernels.reference import log as reference
 from thinwire.kernels.sections import check_length
 
@@ -266,7 +266,7 @@ def encode_log(values: Tensor, bits: int) -> Tensor:
 def _decode(
     words: tl.tensor,
     values: tl.tensor,
-    doubt: tl.tensor,
+    invalid: tl.tensor,
     nnz: tl.tensor,
     used: tl.tensor,
     end: tl.tensor,
@@ -290,18 +290,20 @@ def _decode(
         spare = tl.load(words + at, mask=at < end, other=0).to(tl.int64) & 0xFFFFFFFF
         spare >>= tl.where(tl.arange(0, 4) == 0, used & 31, 0)
         bad = tl.sum(wrong.to(tl.int32)) + tl.sum((spare != 0).to(tl.int32))
-        tl.store(doubt, (bad > 0).to(tl.int32))
+        tl.store(invalid, (bad > 0).to(tl.int32))
 
 
-def decode_log(section: Tensor, nnz: int, bits: int) -> Tensor:
+def decode_log(
+    section: Tensor, nnz: int, bits: int, *, errors: Tensor | None = None
+) -> Tensor:
     check_length(section, 8 * reference.nbytes_log(nnz, bits))
     values = torch.empty(nnz, device=section.device)
-    doubt = torch.empty(1, dtype=torch.int32, device=section.device)
+    invalid = torch.empty(1, dtype=torch.int32, device=section.device)
     grid = (max(cdiv(nnz, SPAN.value), 1),)
     form = {"bits": bits, "levels": 1 << (bits - 1)}
     words = as_words(section)
     lengths = (nnz, nnz * bits, len(words))
-    _decode[grid](words, values, doubt, *lengths, **form, **EXACT)
-    if in_doubt(doubt):
+    _decode[grid](words, values, invalid, *lengths, **form, **EXACT)
+    if must_raise(invalid, errors):
         return reference.decode_log.reference(section, nnz, bits)
     return values

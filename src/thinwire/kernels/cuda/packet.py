@@ -117,12 +117,19 @@ def encode_packet(
 
 
 def decode_packet(
-    body: Tensor, begin: int, size: int, nnz: int, *, low: int | None
+    body: Tensor,
+    begin: int,
+    size: int,
+    nnz: int,
+    *,
+    low: int | None,
+    errors: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     end = begin + 8 * cdiv(index_nbits(size, nnz, low), 64)
     if low is None:
-        indices = decode_bitmap(body[begin:end], size, nnz)
+        indices = decode_bitmap(body[begin:end], size, nnz, errors=errors)
     else:
-        indices = decode_elias_fano(body[begin:end], size, nnz, low=low)
-    # Nobody looks at what fills the last 8 bytes: that would have to be fetched.
+        section = body[begin:end]
+        indices = decode_elias_fano(section, size, nnz, low=low, errors=errors)
+    # The padding of the last 8 bytes is not checked: it would have to be fetched.
     return indices, body[end : end + 2 * nnz].view(torch.bfloat16).float()

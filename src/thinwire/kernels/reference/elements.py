@@ -130,6 +130,6 @@ def write_mean_(
 
 
 @primitive
-def doubt_unless_(word: Tensor, section: Tensor, expected: bytes) -> None:
-    """Set `word` if these bytes are others."""
-    word.bitwise_or_((section != on_device(expected, section.device)).any())
+def flag_mismatch_(flag: Tensor, section: Tensor, expected: bytes) -> None:
+    """Set a flag if a section in device memory differs from these bytes."""
+    flag.bitwise_or_((section != on_device(expected, section.device)).any())

@@ -29,8 +29,13 @@ def encode_bitmap(indices: Tensor, size: int) -> Tensor:
 
 
 @primitive
-def decode_bitmap(section: Tensor, size: int, nnz: int) -> Tensor:
-    """Which bits are set, or `ValueError` where there are not `nnz` below `size`."""
+def decode_bitmap(
+    section: Tensor, size: int, nnz: int, *, errors: Tensor | None = None
+) -> Tensor:
+    """Which bits are set, or `ValueError` where there are not `nnz` below `size`.
+
+    With `errors`, a device may set that flag instead of raising.
+    """
     check_length(section, size)
     ones = to_bits(section).nonzero().view(-1)
     return _checked(ones, size, nnz)
@@ -56,8 +61,13 @@ def encode_elias_fano(indices: Tensor, size: int, low: int) -> Tensor:
 
 
 @primitive
-def decode_elias_fano(section: Tensor, size: int, nnz: int, *, low: int) -> Tensor:
-    """The indices, or `ValueError` where these bytes cannot be such a list."""
+def decode_elias_fano(
+    section: Tensor, size: int, nnz: int, *, low: int, errors: Tensor | None = None
+) -> Tensor:
+    """The indices, or `ValueError` where these bytes cannot be such a list.
+
+    With `errors`, a device may set that flag instead of raising.
+    """
     check_length(section, nnz * (low + 1) + (size >> low))
     lows = unpack_bits(section, nnz, low)
     ones = to_bits(section)[nnz * low :].nonzero().view(-1)

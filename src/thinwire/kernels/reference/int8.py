@@ -41,8 +41,11 @@ def encode_int8(values: Tensor) -> Tensor:
 
 
 @primitive
-def decode_int8(section: Tensor, nnz: int) -> Tensor:
-    """The values, or `ValueError` where these bytes cannot be such a list."""
+def decode_int8(section: Tensor, nnz: int, *, errors: Tensor | None = None) -> Tensor:
+    """The values, or `ValueError` where these bytes cannot be such a list.
+
+    With `errors`, a device may set that flag instead of raising.
+    """
     check_length(section, 8 * nbytes_int8(nnz))
     blocks = -(-nnz // BLOCK)
     halves = section[: 2 * blocks].view(torch.int16).int() & 0xFFFF

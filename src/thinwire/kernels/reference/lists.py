@@ -78,8 +78,13 @@ def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
 
 
 @primitive
-def strictly_increasing(indices: Tensor, size: int) -> bool:
-    """Whether these are valid indices of a sparse list over `size` elements."""
+def strictly_increasing(
+    indices: Tensor, size: int, *, errors: Tensor | None = None
+) -> bool:
+    """Whether these are valid indices of a sparse list over `size` elements.
+
+    With `errors`, a device may set that flag and return True.
+    """
     if len(indices) == 0:
         return True
     ascending = bool((indices[1:] > indices[:-1]).all())

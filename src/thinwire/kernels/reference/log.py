@@ -83,8 +83,13 @@ def encode_log(values: Tensor, bits: int) -> Tensor:
 
 
 @primitive
-def decode_log(section: Tensor, nnz: int, bits: int) -> Tensor:
-    """The values, or `ValueError` where these bytes cannot be such a list."""
+def decode_log(
+    section: Tensor, nnz: int, bits: int, *, errors: Tensor | None = None
+) -> Tensor:
+    """The values, or `ValueError` where these bytes cannot be such a list.
+
+    With `errors`, a device may set that flag instead of raising.
+    """
     check_length(section, 8 * nbytes_log(nnz, bits))
     count = 1 << (bits - 1)
     levels = section[: 4 * count].view(torch.int32)

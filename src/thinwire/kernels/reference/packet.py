@@ -40,7 +40,13 @@ def encode_packet(
 
 @primitive
 def decode_packet(
-    body: Tensor, begin: int, size: int, nnz: int, *, low: int | None
+    body: Tensor,
+    begin: int,
+    size: int,
+    nnz: int,
+    *,
+    low: int | None,
+    errors: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Indices and values of what `encode_packet` made, after a header of `begin` bytes.
 

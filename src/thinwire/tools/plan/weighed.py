@@ -5,16 +5,16 @@ from functools import lru_cache
 
 import torch
 
-from thinwire.codecs import Codec, Values
+from thinwire.codecs import Codec, CodecWrapper
 from thinwire.sparse import SparseVector
-from thinwire.wire import HEADER, Packet
+from thinwire.wire import HEADER
 
 _ENTRIES = 4096
 """A list of so many tells what an entry of any longer one weighs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
+class Weighed(CodecWrapper):
     """A codec for cards. Its sample has Laplace's values at random indices."""
 
     codec: Codec
@@ -26,29 +26,8 @@ class Weighed:
         # A few densities only: blocks differ by an element.
         density = float(f"{nnz / size:.3g}")
         entries = min(nnz, _ENTRIES)
-        body = nnz * _entry_nbytes(self.codec, density, entries)  # type: ignore[arg-type]
+        body = nnz * _entry_nbytes(self.codec, density, entries)
         return HEADER.size + round(body)
-
-    def encode(
-        self, vector: SparseVector, *, source: Values | None = None, key: int = 0
-    ) -> Packet:
-        return self.codec.encode(vector, source=source, key=key)
-
-    def decode(
-        self, packet: Packet, size: int, nnz: int | None = None, *, key: int = 0
-    ) -> SparseVector:
-        return self.codec.decode(packet, size, nnz, key=key)
-
-    def adopt(
-        self, packet: Packet, vector: SparseVector, *, key: int = 0
-    ) -> SparseVector:
-        return self.codec.adopt(packet, vector, key=key)
-
-    def header(self, size: int, nnz: int) -> bytes | None:
-        return self.codec.header(size, nnz)
-
-    def rounding(self, size: int) -> torch.dtype | None:
-        return self.codec.rounding(size)
 
 
 @lru_cache(maxsize=1024)

@@ -13,7 +13,7 @@ from thinwire.collectives import AllGather
 from thinwire.errors import AgreementError, TornError, WireError
 from thinwire.groups import simulate
 from thinwire.hooks.engine import Engine
-from thinwire.kernels import Doubts
+from thinwire.kernels import DeferredErrors
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
 from thinwire.sparse import SparseVector
@@ -21,7 +21,7 @@ from thinwire.sparse import SparseVector
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 JUDGES = (
-    "doubt_unless_",
+    "flag_mismatch_",
     "decode_elias_fano",
     "decode_int8",
     "decode_log",
@@ -41,8 +41,8 @@ def swap(codec, damage):
     """What rank 0 gets of a damaged packet, and whom it doubts."""
 
     def body(group):
-        doubts = Doubts(2, torch.device("cpu"))
-        channel = Channel(group, codec, doubts=doubts)
+        errors = DeferredErrors(2, torch.device("cpu"))
+        channel = Channel(group, codec, deferred_errors=errors)
         sealed = channel.seal(VECTOR)
         if group.rank == 1:
             sent = sealed.body.clone()
@@ -51,8 +51,8 @@ def swap(codec, damage):
         slot = Slot(VECTOR.size, VECTOR.nnz)
         peer = 1 - group.rank
         (got,) = channel.exchange([sealed], dst=peer, src=peer, expect=[slot])
-        doubts.note()
-        return got.vector, doubts.found()
+        errors.start_copy()
+        return got.vector, errors.found()
 
     return simulate(2, body)[0]
 
@@ -110,13 +110,13 @@ def test_a_step_later_it_is_raised(monkeypatch):
     def body(group):
         group = Damaging(group)
         state = pipeline.init(Layout.flat(100))
-        state.doubts = Doubts(2, torch.device("cpu"))
+        state.deferred_errors = DeferredErrors(2, torch.device("cpu"))
         pipeline.reduce_([torch.randn(100)], group, state)
-        state.refuse_doubts(wait=True)
+        state.raise_deferred_errors(wait=True)
         group.damaged = group.rank == 0
         pipeline.reduce_([torch.randn(100)], group, state)
         if group.rank:
-            return state.refuse_doubts(wait=True)
+            return state.raise_deferred_errors(wait=True)
         for _ in range(2):  # nobody goes on by asking again
             with pytest.raises(WireError, match="from rank 1: a packet that is not"):
                 pipeline.reduce_([torch.randn(100)], group, state)
@@ -129,7 +129,7 @@ def test_a_refusal_in_between_does_not_hide_it():
     def doubt(*, wait):
         raise WireError("a packet that is not what the codec writes")
 
-    unit = SimpleNamespace(refuse_doubts=doubt)
+    unit = SimpleNamespace(raise_deferred_errors=doubt)
     units = SimpleNamespace(device=torch.device("cpu"), remember=True, states=[unit])
     engine = Engine(None, units, {}, whole_model=False, per_name=False)
     engine.fail(AgreementError("ranks disagree on density"))

@@ -1,11 +1,11 @@
-"""AtLeast: which codec a vector goes to, and one answer on whether lengths travel."""
+"""MinSize: which codec a vector goes to, and one answer on whether lengths travel."""
 
 import pytest
 import torch
 
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
-from thinwire.codecs import AtLeast, BFloat16, Float32, Int32, Rice, Split
+from thinwire.codecs import BFloat16, Float32, Int32, MinSize, Rice, Split
 from thinwire.collectives import AllGather, SparDL
 from thinwire.errors import ConfigError
 from thinwire.groups import simulate
@@ -21,7 +21,7 @@ def vector(size):
 
 
 def test_vectors_below_the_size_are_raw():
-    codec = AtLeast(10, HALF)
+    codec = MinSize(10, HALF)
     for size, inner in ((9, Split()), (10, HALF)):
         packet = codec.encode(vector(size))
         assert torch.equal(packet.body, inner.encode(vector(size)).body)
@@ -29,7 +29,7 @@ def test_vectors_below_the_size_are_raw():
         assert codec.nbytes(size, 2) == inner.nbytes(size, 2) == packet.body.numel()
 
 
-@pytest.mark.parametrize("codec", [AtLeast(10, RICE), AtLeast(10, HALF, RICE)], ids=str)
+@pytest.mark.parametrize("codec", [MinSize(10, RICE), MinSize(10, HALF, RICE)], ids=str)
 def test_lengths_travel_with_all_packets_or_with_none(codec):
     for size in (0, 9, 10, 1000):
         assert codec.nbytes(size, 0) is None
@@ -40,7 +40,7 @@ def test_lengths_travel_with_all_packets_or_with_none(codec):
 def test_blocks_on_both_sides_of_the_size_cross():
     # Of 4002 elements, two blocks have 1001 and two have 1000.
     collective = SparDL(0.05, partition="contiguous")
-    codec = AtLeast(1001, RICE)
+    codec = MinSize(1001, RICE)
 
     def body(group):
         x = torch.randn(4002, generator=torch.Generator().manual_seed(group.rank))
@@ -56,4 +56,4 @@ def test_blocks_on_both_sides_of_the_size_cross():
 
 def test_a_negative_size_is_refused():
     with pytest.raises(ConfigError, match="size is -1"):
-        AtLeast(-1, RICE)
+        MinSize(-1, RICE)

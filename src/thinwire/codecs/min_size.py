@@ -16,12 +16,12 @@ from thinwire.wire import Packet
 
 
 @dataclass(frozen=True, slots=True)
-class AtLeast:
+class MinSize(Codec):
     """`codec` for vectors of at least `size` elements, `small` for others.
 
     Lengths travel with all packets or with none: `nbytes` is known where both know it.
 
-    >>> AtLeast(1001, Split()).nbytes(size=1000, nnz=10)
+    >>> MinSize(1001, Split()).nbytes(size=1000, nnz=10)
     112
     """
 
