@@ -3,7 +3,9 @@
 import posixpath
 import re
 import tomllib
+from functools import reduce
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,30 @@ def test_every_method_and_option_is_listed():
         "return",
     }:
         assert f"| `{option}` |" in OPTIONS, option
+
+
+HOPS = [
+    row[0].strip("`")
+    for row in rows(
+        (ROOT / "ARCHITECTURE.md").read_text(), "| hop | thread | what happens |"
+    )
+]
+
+
+@pytest.mark.parametrize("hop", HOPS)
+def test_every_hop_of_a_bucket_is_a_function(hop):
+    names = hop.split(".")
+    depth = next(i for i in range(len(names), 0, -1) if _module(names[:i]) is not None)
+    found = reduce(getattr, names[depth:], _module(names[:depth]))
+    assert callable(found)
+
+
+def _module(names):
+    name = ".".join(("thinwire", *names))
+    try:
+        return import_module(name) if find_spec(name) else None
+    except ModuleNotFoundError:  # what comes before the last name is no package
+        return None
 
 
 def test_the_readme_is_short():
