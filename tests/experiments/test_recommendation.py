@@ -52,9 +52,14 @@ def test_who_and_what_has_few_ratings_is_left_out(tmp_path):
 
 
 @pytest.fixture
-def data(tmp_path):
+def table(tmp_path):
     (tmp_path / "ratings.dat").write_text(FORMS["ratings.dat"])
-    return RecommendationData(ratings.load(tmp_path), CPU, batch=10)
+    return ratings.load(tmp_path)
+
+
+@pytest.fixture
+def data(table):
+    return RecommendationData(table, CPU, batch=10)
 
 
 def batch_of(data, rank=0, ranks=3, epoch=0, step=0, seed=0):
@@ -71,8 +76,7 @@ def epoch_of(data, **which):
     return [torch.cat(part) for part in zip(*parts, strict=True)]
 
 
-def test_an_epoch_has_four_unrated_pairs_for_each_rated_one(data):
-    table = data._ratings
+def test_an_epoch_has_four_unrated_pairs_for_each_rated_one(data, table):
     rated_pairs = set(zip(table.users.tolist(), table.items.tolist(), strict=True))
     held_out = set(
         zip(table.held_out_users.tolist(), table.held_out_items.tolist(), strict=True)

@@ -57,7 +57,7 @@ def test_an_owner_is_alive_until_its_process_ends():
     assert not Record("a", (1,), Owner.me()).abandoned
     assert not Record("a", (1,)).abandoned
     with subprocess.Popen(["sleep", "60"]) as process:
-        owner = Owner(process.pid, record._start(process.pid))
+        owner = Owner.of(process.pid)
         assert owner.lives
         process.kill()
     assert not owner.lives

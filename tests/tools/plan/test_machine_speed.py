@@ -38,9 +38,9 @@ def test_a_fit_finds_the_line_and_never_a_negative_factor():
 def test_reductions_are_measured_at_every_point(method, monkeypatch):
     points = ((3000, 2, 0.01), (6000, 2, 0.1), (1000, 4, 0.05), (2000, 4, 0.01))
     seen, told = [], []
-    sample = calibrate._sample
+    fit = Speed.of
     monkeypatch.setattr(
-        calibrate, "_sample", lambda *at: seen.append(sample(*at)) or seen[-1]
+        Speed, "of", lambda samples: seen.extend(samples) or fit(samples)
     )
     choice = Choice.parse(method)
     speed = calibrate.measure({"it": choice}, points, tell=told.append)["it"]
@@ -74,7 +74,9 @@ def test_processes_measure_in_turns_and_what_is_short_more_often(monkeypatch):
         calibrate, "gradient", lambda size, *_: order.append(size) or torch.ones(size)
     )
     choices = [Choice.parse("dense")]
-    (found,) = simulate(1, lambda group: processes._walls(choices, [10, 20], group))
+    (found,) = simulate(
+        1, lambda group: processes.measure_here(choices, [10, 20], group)
+    )
     assert found == Walls(ROUNDS, [[0.005, 0.3]])
     assert order == [10, 10, 20, 20, *9 * [10, 10, 10, 10, 20]]
 
@@ -99,7 +101,9 @@ def test_only_some_methods_hold_memory_at_once(monkeypatch):
     monkeypatch.setattr(processes, "_TOGETHER", 2)
     methods = ("dense", "bf16", "topk")
     choices = [Choice.parse(method) for method in methods]
-    (found,) = simulate(1, lambda group: processes._walls(choices, [10, 20], group))
+    (found,) = simulate(
+        1, lambda group: processes.measure_here(choices, [10, 20], group)
+    )
     assert found == Walls(ROUNDS, 3 * [[10.0, 20.0]])
     assert max(most) == 4
     labels = [choice.label for choice in choices for _ in range(2)]

@@ -93,7 +93,7 @@ def _ratios(y: Floats) -> tuple[float, float] | None:
     if not discriminant > 0:
         return None
     root = math.sqrt(discriminant)
-    p, q = _exp((b + root) / 2.0 / last), _exp((b - root) / 2.0 / last)
+    p, q = exp((b + root) / 2.0 / last), exp((b - root) / 2.0 / last)
     return (p, q) if 0 < p < math.inf and 0 < q < math.inf else None
 
 
@@ -122,7 +122,7 @@ def _solved(rows: list[list[float]], right: list[float]) -> list[float]:
     return right
 
 
-def _exp(x: float) -> float:
+def exp(x: float) -> float:
     """e**x by its series, the same on every machine: a library's last bit is not."""
     halvings = 0
     while 0.125 < abs(x) < math.inf:

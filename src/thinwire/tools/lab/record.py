@@ -32,8 +32,13 @@ class Owner:
     start: str
 
     @classmethod
+    def of(cls, pid: int) -> "Owner":
+        """The process that has this number now."""
+        return cls(pid, _start(pid))
+
+    @classmethod
     def me(cls) -> "Owner":
-        return cls(os.getpid(), _start(os.getpid()))
+        return cls.of(os.getpid())
 
     @property
     def lives(self) -> bool:

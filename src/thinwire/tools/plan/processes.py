@@ -185,7 +185,7 @@ def _take_part(
         # 3.5.
         for choice in choices:
             simulate(FEWEST, partial(_load, choice))
-        return _walls(choices, sizes, group)
+        return measure_here(choices, sizes, group)
 
 
 def _load(choice: Choice, group: Group) -> None:
@@ -206,7 +206,10 @@ def _joined(rank: int, processes: int, port: int) -> Iterator[Group]:
     dist.destroy_process_group()
 
 
-def _walls(choices: Sequence[Choice], sizes: Sequence[int], group: Group) -> Walls:
+def measure_here(
+    choices: Sequence[Choice], sizes: Sequence[int], group: Group
+) -> Walls:
+    """What one rank of a group measures; all ranks call it together."""
     rounds = round_timing.measure(group)
     grads = [torch.empty(size) for size in sizes]
     reductions = []
