@@ -79,7 +79,7 @@ def computing(threads: int) -> Iterator[None]:
 
 def as_they_are() -> AbstractContextManager[object]:
     """Gloo's threads are not kept back."""
-    return patch.object(gloo_scheduling, "kept_back", lambda _: nullcontext())
+    return patch.object(gloo_scheduling, "as_batch", lambda _: nullcontext())
 
 
 def tell(way: tuple[bool, bool], times: list[tuple[float, float]]) -> None:

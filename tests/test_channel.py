@@ -248,8 +248,8 @@ def test_another_bag_than_expected_is_refused(codec, sent, expect, said):
             return channel.exchange([], dst=None, src=1, expect=expect)
         bag = [channel.seal(vector(name)) for name in sent]
         # A bag of data-dependent lists has no length even when it is empty.
-        told = slots(sent or ["none"])
-        return channel.exchange(bag, dst=0, src=None, expect=told)
+        announced = slots(sent or ["none"])
+        return channel.exchange(bag, dst=0, src=None, expect=announced)
 
     with pytest.raises(WireError, match=said):
         simulate(2, body)

@@ -100,10 +100,9 @@ class Channel:
         return self._codec.rounding(size)
 
     def start(self, steps: Sequence[Step], slot: Callable[[int, int], Slot]) -> "Run":
-        """Post the receives of a schedule; its steps are taken with the run returned.
+        """Start a schedule: post its receives, if all their lengths are known.
 
-        `slot(number, turn)` describes a list. Receives are posted if all lengths are
-        known beforehand.
+        `slot(number, turn)` describes a list. The steps are taken by the run returned.
         """
         messages, receives = [], []
         for step in steps:

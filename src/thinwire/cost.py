@@ -8,8 +8,8 @@ class Cost:
     """What one rank pays for one reduction: the busiest rank where ranks differ.
 
     `nbytes` is what the rank sends, packet headers included, transport headers not.
-    `awaited` is what it receives in rounds in which it sends nothing: it takes time
-    like bytes sent, and does not make costs different, since nobody counts it.
+    `awaited` is what it receives in rounds in which it sends nothing: this takes time
+    like bytes sent. Costs that differ in it alone are equal.
 
     >>> Cost(rounds=2, nbytes=100) + Cost(rounds=1, nbytes=8)
     Cost(rounds=3, nbytes=108)
@@ -43,7 +43,7 @@ class Link:
     burst: int = 0
 
     def transfer(self, nbytes: int) -> float:
-        """Seconds the link is busy with a message of `nbytes`."""
+        """Seconds that the link is busy with a message of `nbytes`."""
         return nbytes / self.bandwidth
 
     def seconds(self, cost: Cost, *, idle: float = 0.0) -> float:
@@ -76,7 +76,7 @@ def ring_all_reduce(nbytes: int, ranks: int) -> Cost:
 
 
 def max_reduce(nbytes: int, ranks: int) -> Cost:
-    """A maximum by dissemination: all of it, to one peer after the other.
+    """A maximum by dissemination: the whole buffer, to one peer per round.
 
     >>> max_reduce(24, 8), max_reduce(24, 5)
     (Cost(rounds=3, nbytes=72), Cost(rounds=3, nbytes=72))
@@ -95,7 +95,7 @@ def direct_all_gather(nbytes: int, ranks: int) -> Cost:
 
 
 def at_once(*costs: Cost) -> Cost:
-    """What is in flight together shares the rounds, and nobody waits for a part.
+    """The cost of operations that are in flight together: they share the rounds.
 
     >>> at_once(ring_all_reduce(4000, 4), max_reduce(16, 4))
     Cost(rounds=6, nbytes=6032)
@@ -105,15 +105,15 @@ def at_once(*costs: Cost) -> Cost:
 
 
 Curve = tuple[tuple[int, float], ...]
-"""Bytes and seconds, both rising: points of a line that was measured."""
+"""Bytes and seconds, both increasing: points of a measured line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Seconds of a round by the bytes that a rank sends in it, while all ranks do.
+    """Seconds of a round by the bytes that every rank sends in it.
 
-    Of packets to one peer each, of packets to all peers at once (a round for each of
-    them), and of the library's ring.
+    `exchange` is for packets to one peer, `direct` for packets to all peers at once (a
+    round for each of them), `all_reduce` for the library's ring.
     """
 
     exchange: Curve
@@ -122,7 +122,7 @@ class Rounds:
 
 
 def along(curve: Curve, nbytes: float) -> float:
-    """Seconds at so many bytes: between two points, or on beyond the last.
+    """Seconds for a number of bytes, by interpolation or, at the end, extrapolation.
 
     >>> curve = ((0, 1.0), (100, 2.0), (200, 4.0))
     >>> along(curve, 0), along(curve, 50), along(curve, 300)

@@ -56,7 +56,7 @@ def gtopk(ranks, variant, **more):
         ),
     ],
 )
-def test_tree_whoever_merges_keeps_what_it_drops(ranks, total, after):
+def test_in_the_tree_the_rank_that_merges_keeps_what_it_drops(ranks, total, after):
     result = gtopk(ranks, "tree")
     assert result.total == total
     assert result.after == after

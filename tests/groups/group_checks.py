@@ -180,13 +180,13 @@ def maximum(group: Group) -> list[list[int]]:
     seen = []
     for dtype in (*FLOATS, *INTEGERS):
         real = dtype.is_floating_point
-        told = torch.tensor(floats if real else numbers).to(dtype)
+        values = torch.tensor(floats if real else numbers).to(dtype)
         peak = [*largest, (size - 1) / 4, -math.inf, math.inf] if real else largest
         if dtype == torch.uint8:
-            told, peak = told[2:].clone(), peak[2:]
-        group.all_reduce_((told, Op.MAX))
-        assert told.tolist() == peak
-        seen.append(told.view(torch.uint8).tolist())
+            values, peak = values[2:].clone(), peak[2:]
+        group.all_reduce_((values, Op.MAX))
+        assert values.tolist() == peak
+        seen.append(values.view(torch.uint8).tolist())
     return seen
 
 
@@ -196,11 +196,11 @@ def maximum_of_equals(group: Group) -> list[list[int]]:
     for dtype in FLOATS:
         zero = 0.0 if group.rank % 2 else -0.0
         nan = math.copysign(math.nan, group.rank % 2 - 0.5)
-        told = torch.tensor([zero, -zero, nan, -nan] * 9, dtype=dtype)
-        group.all_reduce_((told, Op.MAX))
-        assert told[:2].tolist() == [0, 0]
-        assert bool(told[2:4].isnan().all())
-        seen.append(told.view(torch.uint8).tolist())
+        values = torch.tensor([zero, -zero, nan, -nan] * 9, dtype=dtype)
+        group.all_reduce_((values, Op.MAX))
+        assert values[:2].tolist() == [0, 0]
+        assert bool(values[2:4].isnan().all())
+        seen.append(values.view(torch.uint8).tolist())
     return seen
 
 

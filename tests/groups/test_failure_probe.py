@@ -56,7 +56,7 @@ def test_closed_connections_decide_among_the_missing():
     assert str(error).startswith("rank 2 closed the connection in exchange (dead)")
 
 
-def test_whoever_closed_a_connection_and_reported_is_not_to_blame():
+def test_a_rank_that_closed_a_connection_and_reported_is_not_to_blame():
     error = diagnosed(Findings(frozenset({1, 2})), closed={0})
     assert error.ranks == (1, 2)
     assert str(error).startswith("ranks 1, 2 did not answer within 5 s in exchange")
@@ -72,4 +72,4 @@ def test_a_lost_store_points_at_its_host_unless_others_are_known_to_be_gone():
 def test_nobody_is_to_blame_where_all_answer():
     error = diagnosed(Findings(frozenset()))
     assert not isinstance(error, PeerError)
-    assert str(error) == "exchange failed, though every rank answers: x"
+    assert str(error) == "exchange failed, though every rank reported: x"

@@ -24,10 +24,10 @@ def _policies(loops):
 
 def _meanwhile(group):
     """Policies of Gloo's threads before, while, and after; and of this one."""
-    loops = gloo_scheduling.loops()
+    loops = gloo_scheduling.gloo_threads()
     assert loops
     before = _policies(loops)
-    with gloo_scheduling.kept_back(loops):
+    with gloo_scheduling.as_batch(loops):
         meanwhile = _policies(loops), os.sched_getscheduler(0)
     return before, *meanwhile, _policies(loops)
 
@@ -70,7 +70,7 @@ class Watching(GlooTransport):
 
 def _own(group):
     """The threads of a transport of its own, and those that were there before."""
-    before = gloo_scheduling.loops()
+    before = gloo_scheduling.gloo_threads()
     transport = GlooTransport(dist.new_group(), pinned=False)
     transport.leave_alone(before)
     return set(transport.threads), set(before)
@@ -131,8 +131,8 @@ def test_only_gloo_s_threads_and_only_where_it_is_allowed(faked):
     add(6, b"gloo_tcp_loop\n", None)  # forbidden
     add(7, b"python\n", os.SCHED_OTHER)
     add(8, b"\xc3\n", os.SCHED_OTHER)
-    assert sorted(gloo_scheduling.loops()) == [5, 6]
-    with gloo_scheduling.kept_back((5, 6)):
+    assert sorted(gloo_scheduling.gloo_threads()) == [5, 6]
+    with gloo_scheduling.as_batch((5, 6)):
         assert policies == {5: os.SCHED_BATCH, 6: None, 7: 0, 8: 0}
     assert policies == {5: os.SCHED_OTHER, 6: None, 7: 0, 8: 0}
 
@@ -141,7 +141,7 @@ def test_a_policy_that_was_chosen_stays(faked):
     policies, add = faked
     add(5, b"gloo_tcp_loop\n", os.SCHED_OTHER)
     add(6, b"gloo_tcp_loop\n", os.SCHED_IDLE)
-    with gloo_scheduling.kept_back((5, 6)):
+    with gloo_scheduling.as_batch((5, 6)):
         assert policies == {5: os.SCHED_BATCH, 6: os.SCHED_IDLE}
     assert policies == {5: os.SCHED_OTHER, 6: os.SCHED_IDLE}
 
@@ -149,7 +149,7 @@ def test_a_policy_that_was_chosen_stays(faked):
 def test_a_policy_that_is_chosen_meanwhile_stays(faked):
     policies, add = faked
     add(5, b"gloo_tcp_loop\n", os.SCHED_OTHER)
-    with gloo_scheduling.kept_back((5,)):
+    with gloo_scheduling.as_batch((5,)):
         policies[5] = os.SCHED_IDLE
     assert policies == {5: os.SCHED_IDLE}
 
@@ -157,13 +157,13 @@ def test_a_policy_that_is_chosen_meanwhile_stays(faked):
 def test_threads_are_let_go_when_sending_fails(faked):
     policies, add = faked
     add(5, b"gloo_tcp_loop\n", os.SCHED_OTHER)
-    with pytest.raises(RuntimeError), gloo_scheduling.kept_back((5,)):
+    with pytest.raises(RuntimeError), gloo_scheduling.as_batch((5,)):
         raise RuntimeError
     assert policies == {5: os.SCHED_OTHER}
 
 
 def test_threads_that_have_ended_and_a_system_without_them(monkeypatch):
-    with gloo_scheduling.kept_back((2**22 + 1,)):
+    with gloo_scheduling.as_batch((2**22 + 1,)):
         pass
     monkeypatch.setattr(gloo_scheduling, "_THREADS", Path("nowhere"))
-    assert gloo_scheduling.loops() == ()
+    assert gloo_scheduling.gloo_threads() == ()

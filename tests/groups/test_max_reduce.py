@@ -41,10 +41,10 @@ def test_every_rank_finds_the_same_largest(check, size):
 @pytest.mark.parametrize("size", range(1, 10))
 def test_one_rank_is_heard_by_all_wherever_it_is(size):
     def body(group):
-        told = torch.full((size,), -1.0)
-        told[group.rank] = group.rank
-        MaxReducing(group).all_reduce_((told, Op.MAX))
-        return told.tolist()
+        values = torch.full((size,), -1.0)
+        values[group.rank] = group.rank
+        MaxReducing(group).all_reduce_((values, Op.MAX))
+        return values.tolist()
 
     assert simulate(size, body) == [list(map(float, range(size)))] * size
 

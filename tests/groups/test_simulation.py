@@ -214,13 +214,13 @@ def test_deadlock_with_ranks_that_have_left():
             group.all_gather(body_of(0, 1), nbytes=None)
 
     with pytest.raises(
-        DeadlockError, match="rank 0 stands in all_to_all; rank 1 has returned"
+        DeadlockError, match="rank 0 waits in all_to_all; rank 1 has returned"
     ):
         simulate(3, leave)
 
 
 def test_one_rank_that_raises_stops_all():
-    told = []
+    errors = []
 
     def body(group):
         if group.rank == 2:
@@ -228,14 +228,14 @@ def test_one_rank_that_raises_stops_all():
         try:
             group.all_gather(body_of(0, 1), nbytes=None)
         except GroupError as error:
-            told.append((group.rank, str(error)))
+            errors.append((group.rank, str(error)))
             raise RuntimeError("a consequence") from error
 
     with pytest.raises(ZeroDivisionError, match="mine") as caught:
         simulate(4, body)
     assert caught.value.__notes__ == ["raised on simulated rank 2 of 4"]
     message = "rank 2 failed: ZeroDivisionError('mine')"
-    assert sorted(told) == [(0, message), (1, message), (3, message)]
+    assert sorted(errors) == [(0, message), (1, message), (3, message)]
 
 
 def test_of_several_failures_the_lowest_rank_s_is_raised():

@@ -1,7 +1,7 @@
 """Everyone's rows to everyone: (P-1) lists of ids and values per rank.
 
-What a naturally sparse gradient costs without any agreement beforehand: the fewest
-bytes where ranks have few rows, and few ranks. Lengths travel ahead.
+A naturally sparse gradient without any agreement beforehand: the fewest bytes where few
+ranks have few rows. Lengths travel ahead.
 """
 
 import struct
@@ -48,7 +48,7 @@ def add_up(parts: list[Rows]) -> Rows:
 
 
 def card(width: int, ranks: int, rows: int, *, id_nbytes: int = 4) -> Cost:
-    """The cost where every rank has so many rows."""
+    """The cost where every rank has `rows` rows."""
     nbytes = 8 + _COUNT.size + rows * (id_nbytes + 4 * width)
     return Cost(2 * (ranks - 1), (ranks - 1) * nbytes)
 
@@ -61,7 +61,7 @@ def _packed(rows: Rows) -> Tensor:
 
 
 def _unpacked(body: Tensor, like: Rows, rank: int) -> Rows:
-    """The rows a peer sent; bytes are not believed."""
+    """The rows that a peer sent; its bytes are checked."""
     if body.numel() < _COUNT.size:
         raise WireError(f"from rank {rank}: {body.numel()} bytes of rows")
     (nnz,) = _COUNT.unpack(body[: _COUNT.size].cpu().numpy().tobytes())

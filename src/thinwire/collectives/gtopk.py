@@ -4,7 +4,7 @@ Lists are merged along a tree or a butterfly and cut to k after every merge, so 
 message stays at k entries however many ranks there are: O(k log P) traffic. Shi et al.,
 ICDCS 2019. The released code gives a dropped value back to its origin only if its index
 is missing from the final list, and so loses what was dropped on one branch and arrived
-on another; here whoever drops keeps.
+on another; here the rank that drops a value keeps it.
 """
 
 from dataclasses import dataclass

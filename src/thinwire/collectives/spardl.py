@@ -38,7 +38,7 @@ Partition = Literal["interleaved", "contiguous"]
 CHUNK = 1024
 FEW = 16
 
-# Tells the lists that a team gathers from those that were on their way to an owner.
+# The turn of the lists that a team gathers.
 _FINAL = -1
 
 
@@ -85,7 +85,7 @@ class SparDL(Selecting):
             )
 
     def init(self, layout: Layout) -> State:
-        # The blocks follow from the number of ranks, which the first reduction tells.
+        # The blocks follow from the number of ranks, known at the first reduction.
         return State()
 
     def all_reduce_(
@@ -146,7 +146,7 @@ class SparDL(Selecting):
         *,
         worst: bool = False,
     ) -> Cost:
-        """The cost with so many teams; `worst` assumes that all of them agree."""
+        """The cost with `teams` teams; `worst` assumes that all of them agree."""
         if ranks == 1:
             return Cost()
         blocks = _blocks(size, ranks // teams, self.partition)
@@ -227,20 +227,18 @@ class _Between:
         """The owners' common list; sealed if it goes on to the rest of the team."""
         ledger, alone = self.ledger, self.team.size == 1
         if self.team.count == 1:
-            return (
-                ledger.take(self.k)
-                if alone
-                else ledger.select_and_seal(self.k, turn=_FINAL)
-            )
+            if alone:
+                return ledger.take(self.k)
+            return ledger.select_and_seal(self.k, turn=_FINAL)
         first = ledger.select_and_seal(self.entries, self.turn)
         if self.state is None:
             agreed = doubling.agree(run, ledger, first, k=self.k, steps=self.steps)
         else:
             lists = all_gather(run, first, self.team.number, self.steps)
             agreed = self._cut([each.vector for each in lists], self.state)
-        return (
-            agreed if alone else ledger.seal(agreed, holders=self._owners, turn=_FINAL)
-        )
+        if alone:
+            return agreed
+        return ledger.seal(agreed, holders=self._owners, turn=_FINAL)
 
     @property
     def _owners(self) -> Holders:
@@ -258,7 +256,7 @@ class _Between:
 
 
 def _ratio_of(state: State, k: int, team: Team) -> Ratio:
-    """Where the controller stands; anew if other ranks were the owners of the block.
+    """The controller of a block; a new one if other ranks were the block's owners.
 
     It is the same on the owners of one block. With another number of teams these are
     ranks whose controllers have drifted apart.

@@ -10,7 +10,7 @@ from thinwire.schedules import Step
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """Team `number` of `count`, of `size` neighbouring ranks, seen by one of them.
+    """Team `number` of `count`, of `size` neighbouring ranks, as one of them sees it.
 
     The rank at a position owns the block of that number, in every team.
     """

@@ -1,9 +1,9 @@
 """FailureProbe: which rank is to blame for a call that failed.
 
 A backend often knows no more than that a call failed. So every survivor writes a
-report into the store that brought the ranks together, and waits a while for the
-others': whoever does not report is dead or stuck. The store may be gone with its host,
-or hang with it, so it is questioned from a thread that nobody waits for too long.
+report into the store of the process group and waits for the others' reports: a rank
+that does not report is dead or stuck. The store may be gone with its host, or hang with
+it, so a thread of its own asks the store, and the wait for this thread has a limit.
 """
 
 import threading
@@ -33,36 +33,36 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Ranks that did not report, and whether the store could be asked at all."""
+    """Ranks that did not report, and whether the store replied at all."""
 
     missing: frozenset[int]
     store_gone: bool = False
 
 
 class FailureProbe:
-    """One rank's report, and its wait for the others'."""
+    """One rank's report, and its wait for the reports of the others."""
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
         self._store = store
         self._rank = rank
         self._missing = set(range(size)) - {rank}
         self._reported = threading.Event()
-        self._answered = threading.Event()  # the store has told about every rank
+        self._replied = threading.Event()  # the store has looked for every rank
         self._over = threading.Event()
         self._thread = threading.Thread(
             target=self._ask, daemon=True, name="failure-probe"
         )
 
     def report(self) -> None:
-        """Tell the others that this rank is alive."""
+        """Report to the others that this rank is alive."""
         self._thread.start()
         self._reported.wait(GRACE_SECONDS)
 
     def findings(self) -> Findings:
-        """Who has not reported after the grace period."""
+        """The ranks that have not reported after the grace period."""
         self._over.wait(GRACE_SECONDS + _MARGIN_SECONDS)
         missing = frozenset(self._missing)
-        return Findings(missing, store_gone=not self._answered.is_set())
+        return Findings(missing, store_gone=not self._replied.is_set())
 
     def _ask(self) -> None:
         try:
@@ -73,7 +73,7 @@ class FailureProbe:
                 self._discard(self._missing.copy())
                 time.sleep(_POLL_SECONDS)
         except RuntimeError:  # what a store raises when its host is gone
-            self._answered.clear()
+            self._replied.clear()
         finally:
             self._reported.set()
             self._over.set()
@@ -82,7 +82,7 @@ class FailureProbe:
         for rank in ranks:
             if self._store.check([f"alive/{rank}"]):
                 self._missing.discard(rank)
-        self._answered.set()
+        self._replied.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Failure:
 
 
 def diagnose(failure: Failure, findings: Findings) -> GroupError:
-    """The error to raise, which names the ranks to blame where there are any.
+    """The error to raise: a `PeerError` that names the ranks to blame, if any.
 
     >>> failure = Failure("exchange", 5.0, TimeoutError())
     >>> print(diagnose(failure, Findings(frozenset({2}))))  # doctest: +ELLIPSIS
@@ -108,10 +108,10 @@ def diagnose(failure: Failure, findings: Findings) -> GroupError:
         host = "rank 0, its host as a rule, is dead or stuck"
         message = f"{call} failed and the store does not answer: {host}; {advice}"
         return PeerError(message, ranks=(0,))
-    # Whoever closed its connections and is alive has reported before it did.
+    # A rank that closed its connections and is alive reported before that.
     named = tuple(sorted(missing & closed or missing))
     if not named:
-        return GroupError(f"{call} failed, though every rank answers: {failure.error}")
+        return GroupError(f"{call} failed, though every rank reported: {failure.error}")
     ranks = ("rank " if len(named) == 1 else "ranks ") + ", ".join(map(str, named))
     if missing & closed:
         what = f"closed the connection in {call} (dead)"

@@ -29,12 +29,12 @@ class GlooTransport(Transport):
 
     def __init__(self, process_group: dist.ProcessGroup, *, pinned: bool) -> None:
         super().__init__(process_group, torch.device("cpu"))
-        self.threads = gloo_scheduling.loops()
+        self.threads = gloo_scheduling.gloo_threads()
         self._pinned = pinned
         self._early = EarlyReceives[tuple[Tensor, dist.Work]]()
         self._probes: list[dist.Work] = []
 
-    def leave_alone(self, threads: gloo_scheduling.Loops) -> None:
+    def leave_alone(self, threads: gloo_scheduling.Threads) -> None:
         """Do not keep back threads that belong to other process groups."""
         # These groups may end before this one, and their threads with them.
         self.threads = tuple(set(self.threads) - set(threads)) or self.threads
@@ -99,7 +99,7 @@ class GlooTransport(Transport):
         self, outgoing: Transfers, expected: Sequence[tuple[int, int]]
     ) -> Transfers:
         incoming, works = [], []
-        with gloo_scheduling.kept_back(self.threads):
+        with gloo_scheduling.as_batch(self.threads):
             for src, nbytes in expected:
                 early = self._early.take(src, nbytes) if nbytes else None
                 if early is None:
@@ -115,12 +115,12 @@ class GlooTransport(Transport):
 
     def _receive(self, incoming: Transfers) -> list[dist.Work]:
         """Start to receive."""
-        with gloo_scheduling.kept_back(self.threads):
+        with gloo_scheduling.as_batch(self.threads):
             return self._start_receiving(incoming)
 
     def _send(self, outgoing: Transfers, under_way: Sequence[dist.Work]) -> None:
         """Send, and wait for that and for what is under way."""
-        with gloo_scheduling.kept_back(self.threads):
+        with gloo_scheduling.as_batch(self.threads):
             sent = self._start_sending(outgoing)
         self.wait([*under_way, *sent])
 

@@ -1,11 +1,11 @@
-"""Gloo's threads, kept from pushing aside the thread that holds the lock they want.
+"""Scheduling of Gloo's threads: they do not preempt the thread whose lock they want.
 
-A thread of Gloo's that finds a connection's lock taken asks for it again at once, and
-again, until it is free. If a message has woken it on the core of the very thread that
-holds the lock, in the middle of sending, then that one stands still and it spins: both
-until the scheduler's next tick, 3 ms in every few exchanges. Batch threads push nobody
-aside when they wake. They are that while messages are handed over, and no longer:
-where a backward pass keeps all cores busy, they would wait for it.
+A thread of Gloo's spins while the lock of a connection is taken. If a message wakes it
+on the core of the thread that holds the lock, in the middle of a send, it preempts that
+thread and spins until the scheduler's next tick: 3 ms in every few exchanges. A thread
+with the policy SCHED_BATCH does not preempt others when it wakes. Gloo's threads have
+this policy while sends and receives are posted, and no longer: where a backward pass
+keeps all cores busy, they would wait for it.
 """
 
 import os
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-Loops = tuple[int, ...]
+Threads = tuple[int, ...]
 """Threads, by the system's numbers."""
 
 _THREADS = Path("/proc/self/task")
@@ -22,8 +22,8 @@ _NAME = b"gloo_tcp_loop"
 
 if sys.platform == "linux":
 
-    def loops() -> Loops:
-        """Gloo's threads of this process, as far as they are known by now."""
+    def gloo_threads() -> Threads:
+        """The threads of Gloo that this process has by now."""
         found = []
         # Some may end meanwhile, and not every system shows them.
         with suppress(OSError):
@@ -34,35 +34,37 @@ if sys.platform == "linux":
         return tuple(found)
 
     @contextmanager
-    def kept_back(loops: Loops) -> Iterator[None]:
-        """While it lasts, they push no thread aside when they wake.
+    def as_batch(threads: Threads) -> Iterator[None]:
+        """While it lasts, these threads have the policy SCHED_BATCH.
 
-        It takes no privilege, and where it is forbidden they are as they were. A policy
-        that somebody else chooses stays.
+        This needs no privilege; where it is forbidden the policy does not change. A
+        policy that was set elsewhere stays.
         """
         ordinary, batch = os.SCHED_OTHER, os.SCHED_BATCH
         asked = []
         try:
-            for loop in loops:
+            for thread in threads:
                 with suppress(OSError):
-                    if os.sched_getscheduler(loop) == ordinary:
-                        asked.append(loop)  # first: whatever happens, it is let go
-                        os.sched_setscheduler(loop, batch, os.sched_param(0))
+                    if os.sched_getscheduler(thread) == ordinary:
+                        asked.append(
+                            thread
+                        )  # first, so that it is restored in any case
+                        os.sched_setscheduler(thread, batch, os.sched_param(0))
             yield
         finally:
-            for loop in asked:
+            for thread in asked:
                 with suppress(OSError):
-                    if os.sched_getscheduler(loop) == batch:
-                        os.sched_setscheduler(loop, ordinary, os.sched_param(0))
+                    if os.sched_getscheduler(thread) == batch:
+                        os.sched_setscheduler(thread, ordinary, os.sched_param(0))
 
 else:
 
-    def loops() -> Loops:
+    def gloo_threads() -> Threads:
         """Only Linux has such a policy."""
         return ()
 
     @contextmanager
-    def kept_back(loops: Loops) -> Iterator[None]:
-        """Nothing can be done."""
-        assert not loops
+    def as_batch(threads: Threads) -> Iterator[None]:
+        """Nothing: only Linux has such a policy."""
+        assert not threads
         yield

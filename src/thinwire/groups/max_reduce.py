@@ -1,8 +1,8 @@
 """The maximum of all ranks by dissemination: ceil(log2 P) exchanges, for any P.
 
-At distance 1, 2, 4, ... every rank sends what it has to the rank so far after it and
-keeps the larger of that and what comes in. Each exchange doubles how many ranks before
-it a rank has heard of; one that is heard of twice changes nothing.
+At distance 1, 2, 4, ... every rank sends its maximum so far to the rank at that
+distance after it, and takes the maximum with what it receives. Each exchange doubles
+how many ranks have contributed; a contribution that comes twice changes nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,15 +25,15 @@ def max_reduce_(
     receive: Callable[[Transfers], Works],
     send: Callable[[Transfers, Works], None],
 ) -> None:
-    """Leave the largest of all ranks in the tensors, element by element.
+    """Replace the tensors by their maximum over all ranks, element by element.
 
-    `receive` starts to receive a mail, and `send` sends one and waits, for that and for
-    what is under way: all of it is, from the start.
+    `receive` starts to receive, for all exchanges before the first; `send` sends and
+    waits, for that and for the receives of the exchange.
     """
     exchanges = []
     for distance in distances(ranks) if tensors else ():
         dst, src = (rank + distance) % ranks, (rank - distance) % ranks
-        theirs = [tensor.clone() for tensor in tensors]  # what is not sent adds nothing
+        theirs = [tensor.clone() for tensor in tensors]  # empty ones are not sent
         exchanges.append((dst, theirs, receive([(src, each) for each in theirs])))
     for dst, theirs, under_way in exchanges:
         send([(dst, tensor) for tensor in tensors], under_way)
@@ -44,6 +44,6 @@ def max_reduce_(
 
 
 def canonicalize_(largest: Tensor) -> None:
-    """Give equal numbers equal bits: which zero or NaN was kept depends on the rank."""
+    """Give equal numbers equal bits: which zero or NaN is left depends on the rank."""
     if largest.is_floating_point():
         largest.nan_to_num_(torch.nan, torch.inf, -torch.inf).add_(0.0)

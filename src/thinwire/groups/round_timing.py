@@ -1,9 +1,9 @@
 """How long rounds take on a group: short and long ones, while all ranks take part.
 
-A latency and a bandwidth do not tell: where ranks share cores, or a link is shaped, a
-message of a few packets takes longer than both say, and one to all peers at once longer
-still. Each call follows a barrier, as a rank's messages follow its computing: who waits
-sleeps, and has to be woken. The slowest rank counts.
+A latency and a bandwidth do not predict it: where ranks share cores, or a link is
+shaped, a message of a few packets takes longer than both predict, and one to all peers
+at once longer still. Each call follows a barrier, as a rank's messages follow its
+computing: a rank that waits sleeps, and has to be woken. The slowest rank counts.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ Call = Callable[[], object]
 
 
 def measure(group: Group) -> Rounds:
-    """Measure, on all ranks at once; each gets the same."""
+    """Measure, on all ranks at once; all get the same result."""
     return Rounds(
         _curve(group, _exchange, rounds=1),
         _curve(group, _direct, rounds=group.size - 1),
@@ -53,13 +53,13 @@ def _curve(group: Group, make: Callable[[Group, int], Call], rounds: int) -> Cur
     found += _seconds(group, [make(group, longer)], _LONG_REPEATS)
     least, curve = inf, []
     for nbytes, took in zip((longer, *_SIZES[::-1]), found[::-1], strict=True):
-        least = min(least, took)  # none is slower than a longer one, but for noise
+        least = min(least, took)  # a shorter one is not slower, but for noise
         curve.append((nbytes, least / rounds))
     return tuple(reversed(curve))
 
 
 def _seconds(group: Group, calls: Sequence[Call], repeats: int) -> list[float]:
-    """Of each, in turns: whatever slows the machine for a while slows all of them."""
+    """The median of each call, in turns: a slow moment slows all of them."""
     for call in calls:
         call()
     turns = [[slowest(group, call) for call in calls] for _ in range(repeats)]
@@ -78,6 +78,6 @@ def _direct(group: Group, nbytes: int) -> Call:
 
 
 def _all_reduce(group: Group, nbytes: int) -> Call:
-    # In a round of a ring, a rank sends one part of as many as there are ranks.
+    # In a round of a ring, a rank sends a P-th of the buffer.
     buffer = torch.zeros(-(-nbytes * group.size // 4))
     return lambda: group.all_reduce_((buffer, Op.SUM))

@@ -92,7 +92,7 @@ class TorchGroup(Group):
         partial = len(ranks) < dist.get_world_size()
         if partial:
             _check_names(cls(group, timeout=timeout, device=device))
-        others = gloo_scheduling.loops()
+        others = gloo_scheduling.gloo_threads()
         made = dist.new_group(
             ranks,
             timeout=None if timeout is None else timedelta(seconds=timeout),

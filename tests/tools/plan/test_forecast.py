@@ -14,7 +14,7 @@ GIGABIT = Link(100e-6, 125e6)
 DENSE = Choice.parse("dense")
 
 
-def told(method, scenario, **given):
+def predict(method, scenario, **given):
     choice = Choice.parse(method, **given)
     return forecast(choice, scenario, machine_for([choice]))
 
@@ -26,7 +26,7 @@ def two_cores(monkeypatch):
 
 def test_dense_on_a_slow_link_takes_the_wire():
     scenario = Scenario(1_000_000, 4, Link(100e-6, 12.5e6))
-    reduction = told("dense", scenario).reduction
+    reduction = predict("dense", scenario).reduction
     assert reduction.compute == pytest.approx(2e-3 + 1.5 * 0.5e-3)
     assert reduction.wire == pytest.approx(6e6 / 12.5e6)
     assert reduction.transport == pytest.approx(6e6 * 1e-9)
@@ -37,7 +37,7 @@ def test_dense_on_a_slow_link_takes_the_wire():
 
 def test_on_a_fast_link_the_processor_moves_the_bytes():
     scenario = Scenario(1_000_000, 4, Link(0.0, 1e12))
-    reduction = told("dense", scenario).reduction
+    reduction = predict("dense", scenario).reduction
     assert reduction.seconds == pytest.approx(2.75e-3 + 6e-3 + 6 * 50e-6)
 
 
@@ -48,13 +48,13 @@ def test_ranks_that_share_cores_take_turns():
     choice = Choice.parse("gtopk")
     cost = choice.cost(1_000_000, 8)
     mean = 1e-3 + 1e-3 + 1e-3 + 10e-9 * cost.nbytes + 3 * 100e-6
-    compute = told("gtopk", alone).reduction.compute
+    compute = predict("gtopk", alone).reduction.compute
     assert compute == pytest.approx(2e-3 + 1.5 * 2 * mean)
-    assert told("gtopk", roomy).reduction == told("gtopk", alone).reduction
-    shared = told("gtopk", crowded).reduction
+    assert predict("gtopk", roomy).reduction == predict("gtopk", alone).reduction
+    shared = predict("gtopk", crowded).reduction
     assert shared.compute == pytest.approx(2e-3 + 1.5 * 4 * mean)
     # Eight processes share two cores as these ranks do: it is in what they measured.
-    assert shared.transport == told("gtopk", alone).reduction.transport
+    assert shared.transport == predict("gtopk", alone).reduction.transport
     # Three rounds of its own, three of the guard.
     assert shared.waits == pytest.approx((3 + 3) * 200e-6)
 
@@ -72,7 +72,10 @@ def test_more_ranks_than_processes_stand_for_are_slower():
     eight = Scenario(1_000_000, 8, GIGABIT, ranks_per_machine=8, cores=2)
     more = Scenario(1_000_000, 8, GIGABIT, ranks_per_machine=24, cores=2)
     assert (eight.sharing.processes, more.sharing.processes) == (8, 8)
-    few, many = told("gtopk", eight).reduction, told("gtopk", more).reduction
+    few, many = (
+        predict("gtopk", eight).reduction,
+        predict("gtopk", more).reduction,
+    )
     assert many.transport == pytest.approx(3 * few.transport)
     assert many.waits == pytest.approx(3 * few.waits - 2 * 6 * 100e-6)
 
@@ -81,7 +84,7 @@ def test_rounds_that_were_measured_are_read_off():
     line = ((0, 1e-3), (10_000, 2e-3), (1_000_000, 1.0))
     rounds = Rounds(exchange=((0, 9.0),), direct=((0, 9.0),), all_reduce=line)
     scenario = Scenario(1_000_000, 2, Link(0.5, 125e6), rounds=rounds)
-    reduction = told("dense", scenario).reduction
+    reduction = predict("dense", scenario).reduction
     # Two rounds of 2 MB each, beyond the last point; the link's own figures are unused.
     assert reduction.waits == pytest.approx(2e-3)
     assert reduction.wire == pytest.approx(2 * (1.0 + 0.998 * 1e6 / 990_000 - 1e-3))
@@ -95,12 +98,12 @@ def test_each_method_has_its_kind_of_rounds(method, used):
     rounds = Rounds(exchange=((0, 100.0),), direct=((0, 1.0),), all_reduce=((0, 0.01),))
     scenario = Scenario(100_000, 4, GIGABIT, rounds=rounds)
     guard = 0.0 if method == "dense" else 2 * 100.0
-    assert told(method, scenario).reduction.waits == pytest.approx(used + guard)
+    assert predict(method, scenario).reduction.waits == pytest.approx(used + guard)
 
 
 def test_a_short_backward_is_followed_by_all_reductions():
     scenario = Scenario(10_000_000, 2, GIGABIT, backward=0.04, bucket=10_000_000)
-    forecasted = told("dense", scenario)
+    forecasted = predict("dense", scenario)
     assert scenario.buckets == 4
     # The first bucket is full after a quarter of the backward pass.
     assert forecasted.step == pytest.approx(0.01 + forecasted.communication)
@@ -109,7 +112,7 @@ def test_a_short_backward_is_followed_by_all_reductions():
 
 def test_a_long_backward_hides_all_but_the_last_reduction():
     scenario = Scenario(10_000_000, 2, GIGABIT, backward=60.0, bucket=10_000_000)
-    forecasted = told("dense", scenario)
+    forecasted = predict("dense", scenario)
     assert forecasted.exposed == pytest.approx(forecasted.reduction.seconds)
 
 
@@ -165,10 +168,10 @@ def test_a_link_known_by_name_carries_headers_too():
 
 def test_packets_without_a_fixed_length_are_weighed():
     choice = Choice.parse("topk", 0.01, "rice+log4")
-    told_ahead = Cost(3, 3 * 8)
+    lengths = Cost(3, 3 * 8)
     raw = Choice.parse("topk", 0.01, "raw")
     cost = choice.cost(1_000_000, 4)
-    assert cost.rounds == raw.cost(1_000_000, 4).rounds + told_ahead.rounds
+    assert cost.rounds == raw.cost(1_000_000, 4).rounds + lengths.rounds
     assert 0.1 < cost.nbytes / raw.cost(1_000_000, 4).nbytes < 0.3
 
 
@@ -194,7 +197,7 @@ def test_a_scenario_that_cannot_be_is_refused(given):
 
 def test_what_training_would_refuse_is_refused():
     with pytest.raises(ConfigError, match="does not divide 5 ranks"):
-        told("spardl:teams=2", Scenario(1000, 5, GIGABIT))
+        predict("spardl:teams=2", Scenario(1000, 5, GIGABIT))
     for name in ("auto", "top-k", "spardl:team=2", "gtopk:tree", "gtopk:variant=star"):
         with pytest.raises(ConfigError):
             Choice.parse(name)

@@ -60,10 +60,10 @@ def test_the_wire_takes_what_a_simulated_clock_shows(method):
             continue
         for link in LINKS:
             shown = clocks(choice, ranks, link)
-            told = wire_seconds(choice, SIZE, ranks, link)
-            most = MOST.get(method, 0.0) * told
-            assert told - most - 0.03 * shown <= shown <= told + 0.03 * shown, (
+            forecast = wire_seconds(choice, SIZE, ranks, link)
+            most = MOST.get(method, 0.0) * forecast
+            assert forecast - most - 0.03 * shown <= shown <= forecast + 0.03 * shown, (
                 ranks,
                 link,
-                told / shown,
+                forecast / shown,
             )

@@ -22,7 +22,7 @@ Body = TypeVar("Body")
 
 
 class Clocks:
-    """Every rank's clock, and when its incoming link is free again."""
+    """The clock of every rank, and when its incoming link is free."""
 
     def __init__(self, size: int, link: Link) -> None:
         self.link = link
@@ -30,14 +30,14 @@ class Clocks:
         self._inbound_free: Array = np.zeros(size)
 
     def deliver(self, sent_at: float, dst: int, nbytes: int) -> float:
-        """Book a message on the receiver's link; when it is received."""
+        """Book a message on the receiver's link; returns when it is received."""
         start = max(sent_at + self.link.latency, float(self._inbound_free[dst]))
         done = start + self.link.transfer(nbytes)
         self._inbound_free[dst] = done
         return done
 
     def wait_until(self, rank: int, time: float) -> None:
-        """A rank that waits for something cannot be earlier than it."""
+        """Move a rank's clock on to `time`, if it is earlier."""
         self.now[rank] = max(float(self.now[rank]), time)
 
     def direct(self, nbytes: NDArray[np.int64]) -> None:

@@ -1,7 +1,7 @@
-"""Collectives of simulated ranks: completed at once when every rank stands in one.
+"""Collectives of simulated ranks: completed when every rank has called one.
 
 Each rank brings a call with a private copy of what it sends. `complete` checks that
-the calls fit together, moves the clocks, and answers with one outcome per rank.
+the calls fit together, moves the clocks, and returns one outcome per rank.
 """
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ class AllReduce:
         return [[] for _ in calls]
 
     def describe(self) -> str:
-        """What all ranks must bring alike."""
+        """What must be the same on all ranks."""
         parts = (f"{op.value} of {t.numel()} {t.dtype}" for t, op in self.parts)
         return ", ".join(parts) or "nothing"
 

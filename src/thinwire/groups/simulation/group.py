@@ -27,7 +27,7 @@ _IDEAL = Link()
 def simulate(
     size: int, body: Callable[["SimulatedGroup"], Result], *, link: Link = _IDEAL
 ) -> list[Result]:
-    """Run `body(group)` on each of `size` ranks; what each returned, in rank order.
+    """Run `body(group)` on each of `size` ranks; returns their results, by rank.
 
     If ranks fail, the error of the lowest one that failed by itself is raised again.
     torch uses one thread per rank meanwhile.
@@ -113,7 +113,7 @@ class SimulatedGroup(Group):
         )
 
     def post_receives(self, bodies: Sequence[tuple[int, int]]) -> None:
-        """Nothing comes sooner for it; what would hang real ranks is refused."""
+        """Check only: calls that would hang real ranks are refused."""
         checks.check_receives(self, bodies)
         self._early.check_empty()
         for src, nbytes in bodies:
@@ -138,7 +138,7 @@ class SimulatedGroup(Group):
         return float(self._scheduler.clocks.now[self._rank])
 
     def spend(self, seconds: float) -> None:
-        """Let this rank's clock run on, as if it had computed for so long."""
+        """Move this rank's clock on, as if it had computed for `seconds`."""
         self._scheduler.clocks.now[self._rank] += seconds
 
     def _announce(self, outgoing: Message | None, src: int | None) -> None:

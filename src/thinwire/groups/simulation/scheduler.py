@@ -97,7 +97,7 @@ class Scheduler:
             self._turns[self._next()].release()
 
     def fail(self, rank: int, error: BaseException) -> None:
-        """Make every other rank's next call, or the one it stands in, raise."""
+        """Make the current or next call of every other rank raise."""
         self._abort(_Failure(GroupError, f"rank {rank} failed: {error!r}", error))
 
     def exchange(
@@ -115,7 +115,7 @@ class Scheduler:
         return incoming
 
     def join(self, rank: int, call: Call) -> list[Tensor]:
-        """Stand in a collective until every rank does; this rank's outcome."""
+        """Wait in a collective until every rank does; returns this rank's outcome."""
         self._raise_failure(rank)
         self._wait(rank, call)
         if rank not in self._outcomes:
@@ -123,7 +123,7 @@ class Scheduler:
         return self._outcomes.pop(rank)
 
     def check_empty(self) -> None:
-        """Refuse to end with a message that nobody asked for."""
+        """Refuse to end with a message that was not received."""
         for message in self._messages.left():
             raise GroupError(
                 f"rank {message.src} sent {message.nbytes} bytes to rank "
@@ -198,7 +198,7 @@ class Scheduler:
     def _describe(self) -> str:
         named = range(min(self.size, _RANKS_NAMED))
         more = [f"and {self.size - len(named)} more"] if self.size > len(named) else []
-        return "nobody can go on: " + "; ".join([*map(self._status, named), *more])
+        return "no rank can go on: " + "; ".join([*map(self._status, named), *more])
 
     def _status(self, rank: int) -> str:
         reason = self._waiting.get(rank)
@@ -206,4 +206,4 @@ class Scheduler:
             return f"rank {rank} has returned"
         if isinstance(reason, int):
             return f"rank {rank} waits for a message from rank {reason}"
-        return f"rank {rank} stands in {reason.name}"
+        return f"rank {rank} waits in {reason.name}"
