@@ -222,8 +222,8 @@ def test_a_packet_written_at_once_is_the_same(vector):
         vector.size,
         vector.nnz,
         (
-            codec.index.encode(vector.indices, vector.size, key=0),
-            codec.value.encode(vector.values, key=0),
+            codec.index.encode(vector.indices, vector.size),
+            codec.value.encode(vector.values),
         ),
         checksum=False,
     )
