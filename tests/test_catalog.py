@@ -5,6 +5,7 @@ from dataclasses import fields
 import pytest
 
 from thinwire import catalog
+from thinwire.choosers import Auto, BySize, Warmup
 from thinwire.codecs import (
     QSGD,
     BFloat16,
@@ -16,7 +17,7 @@ from thinwire.codecs import (
     Rice,
     Split,
 )
-from thinwire.collectives import BF16, AllGather, Auto, BySize, Dense, GTopK, Warmup
+from thinwire.collectives import BF16, AllGather, Dense, GTopK
 from thinwire.errors import ConfigError
 from thinwire.feedback import Forget, Residual
 from thinwire.layout import Layout

@@ -10,7 +10,7 @@ from thinwire import kernels
 from thinwire.channel import Channel, Sealed, Slot
 from thinwire.codecs import BFloat16, EliasFano, Int8, LogQuant, Split
 from thinwire.collectives import AllGather
-from thinwire.errors import AgreementError, TornError, WireError
+from thinwire.errors import AgreementError, InconsistentStateError, WireError
 from thinwire.groups import simulate
 from thinwire.hooks.engine import Engine
 from thinwire.kernels import DeferredErrors
@@ -133,7 +133,7 @@ def test_a_refusal_in_between_does_not_hide_it():
     units = SimpleNamespace(device=torch.device("cpu"), remember=True, states=[unit])
     engine = Engine(None, units, {}, whole_model=False, per_name=False)
     engine.fail(AgreementError("ranks disagree on density"))
-    with pytest.raises(TornError, match="not what the codec writes"):
+    with pytest.raises(InconsistentStateError, match="not what the codec writes"):
         engine.drain()
 
 

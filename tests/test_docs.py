@@ -90,12 +90,9 @@ def test_every_method_and_codec_has_a_card():
 def test_every_method_and_option_is_listed():
     for name in catalog.METHODS:
         assert f"| `{name}` |" in OPTIONS
-    for option in attach.__annotations__.keys() - {
-        "model",
-        "method",
-        "options",
-        "return",
-    }:
+    options = {*attach.__annotations__, *catalog.reducer.__annotations__}
+    options |= {"on_nonfinite", "seed"}
+    for option in options - {"model", "method", "name", "options", "return"}:
         assert f"| `{option}` |" in OPTIONS, option
 
 

@@ -18,7 +18,7 @@ from experiments.train.workers import Vitals, checksum
 from thinwire.collectives import RowCollective
 from thinwire.cost import ring_all_reduce
 from thinwire.errors import AgreementError, ConfigError
-from thinwire.hooks.ddp import State, hook
+from thinwire.hooks.ddp import DDPState, hook
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
 
@@ -42,7 +42,7 @@ class Processes:
         self._data, self._seed = data, seed
         self._ddp = DistributedDataParallel(model)
         self._carry: Carry = None
-        self._state: State | None = None
+        self._state: DDPState | None = None
         self._sent_before = 0.0
         self._passes = 0
         self._low_rank: PowerSGD | None = None
@@ -56,7 +56,7 @@ class Processes:
             self._ddp.register_comm_hook(low_rank, power.powerSGD_hook)
             self._low_rank = reducer
         else:
-            self._state = State(self._ddp, reducer, scope="model", sparse=sparse)
+            self._state = DDPState(self._ddp, reducer, scope="model", sparse=sparse)
             self._ddp.register_comm_hook(self._state, hook)
 
     def backward(self, epoch: int, step: int) -> Tensor:

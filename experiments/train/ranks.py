@@ -20,12 +20,12 @@ from thinwire.collectives import RowCollective
 from thinwire.errors import AgreementError, ConfigError
 from thinwire.groups import Counted, Group, simulate
 from thinwire.hooks import checkpoint
-from thinwire.hooks.backward import Arrival, Backward
+from thinwire.hooks.backward_pass import BackwardPass, PendingBucket
 from thinwire.hooks.engine import SETTLE_AT
-from thinwire.hooks.rows import SparseGradients
-from thinwire.hooks.units import Names, Plan, Units
+from thinwire.hooks.units import BucketPlan, Names, Units
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
+from thinwire.reducers.sparse_gradients import SparseGradients
 
 Result = TypeVar("Result")
 
@@ -71,7 +71,7 @@ class Rank:
 
     units: Units
     passes: int = 0
-    plan: Plan | None = None
+    plan: BucketPlan | None = None
     sent_before: float = 0.0
     group: Counted | None = None
     means: list[Tensor] = field(default_factory=list)
@@ -82,18 +82,20 @@ class Rank:
         """Reduce one pass, as `hooks.engine.Engine` does."""
         sizes = dict(zip(row.names, map(_numel, row.shapes), strict=True))
 
-        def choose(names: Sequence[Names]) -> Plan:
-            return Plan.draw(self.units.layouts, names, sizes | _zeros(names, sizes))
+        def choose(names: Sequence[Names]) -> BucketPlan:
+            return BucketPlan.draw(
+                self.units.layouts, names, sizes | _zeros(names, sizes)
+            )
 
         if self.group is None:
             raise RuntimeError("ranks reduce within Virtual.run")
-        current = Backward(
+        current = BackwardPass(
             reducer, self.group, self.units, self.plan, choose, number=self.passes
         )
         for number, (names, buffer) in enumerate(buckets):
             last = number + 1 == len(buckets)
-            current.add(Arrival(names, buffer, last, Future()))
-        self.means = [each.buffer for each in current.arrivals if each.rows]
+            current.add(PendingBucket(names, buffer, last, Future()))
+        self.means = [each.buffer for each in current.buckets if each.rows]
         self.plan = current.plan
         self.passes += 1
         if self.passes == SETTLE_AT and not self.units.settled:
@@ -238,7 +240,7 @@ class Simulated:
         for number, (rank, saved) in enumerate(zip(self._ranks, state, strict=True)):
             entries = checkpoint.entries_for(saved, number, size, "keep")
             checkpoint.check(entries, rank.units, "keep")
-            checkpoint.fill(rank.units, entries, "keep", scope="model", planned=True)
+            checkpoint.fill(rank.units, entries, "keep", scope="model", same_size=True)
             rank.passes, rank.plan = int(entries["passes"]), None
             here = 0 if rank.group is None else rank.group.traffic.sent
             rank.sent_before = float(saved.get("sent", 0.0)) - here

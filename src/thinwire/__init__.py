@@ -20,10 +20,10 @@ if TYPE_CHECKING:
         AgreementError,
         ConfigError,
         GroupError,
+        InconsistentStateError,
         PeerError,
         ReplicaError,
         ThinwireError,
-        TornError,
         WireError,
     )
     from thinwire.feedback import Momentum
@@ -39,6 +39,7 @@ __all__ = [
     "ConfigError",
     "Cost",
     "GroupError",
+    "InconsistentStateError",
     "Layout",
     "Link",
     "Momentum",
@@ -47,7 +48,6 @@ __all__ = [
     "ReplicaError",
     "SparseVector",
     "ThinwireError",
-    "TornError",
     "WireError",
     "__version__",
     "attach",
@@ -61,6 +61,7 @@ _HOMES = {
     "ConfigError": "errors",
     "Cost": "cost",
     "GroupError": "errors",
+    "InconsistentStateError": "errors",
     "Layout": "layout",
     "Link": "cost",
     "Momentum": "feedback",
@@ -69,7 +70,6 @@ _HOMES = {
     "ReplicaError": "errors",
     "SparseVector": "sparse",
     "ThinwireError": "errors",
-    "TornError": "errors",
     "WireError": "errors",
     "attach": "hooks.attach",
     "simulate": "groups",
@@ -77,6 +77,7 @@ _HOMES = {
 # Packages and modules that are attributes without an import of their own.
 _PACKAGES = (
     "catalog",
+    "choosers",
     "codecs",
     "collectives",
     "errors",

@@ -1,4 +1,4 @@
-"""Names to objects, in one place: for one-line users and the command line."""
+"""The objects that names stand for, in `attach` and on the command line."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from inspect import signature
 from typing import Any, TypeVar
 
+from thinwire.choosers import Auto, BySize, Warmup
 from thinwire.codecs import (
     QSGD,
     BFloat16,
@@ -35,22 +36,19 @@ from thinwire.collectives import (
     BF16,
     S2,
     AllGather,
-    Auto,
-    BySize,
-    Cheapest,
     Collective,
     Dense,
     GatherRows,
     GsSGD,
     GTopK,
+    MinBytes,
     RowCollective,
     SparDL,
-    Union,
-    Warmup,
+    UnionReduce,
 )
 from thinwire.errors import ConfigError
 from thinwire.feedback import Feedback, Forget, Momentum, Residual
-from thinwire.reducers import OnNonfinite, Pipeline
+from thinwire.reducers import Pipeline
 
 T = TypeVar("T")
 
@@ -143,7 +141,7 @@ def deepreduce(
 
 
 def default_codec() -> Codec:
-    """What lists are coded with where nothing else is asked for."""
+    """The codec of lists where no other is given."""
     return codec(DEFAULT_CODEC)
 
 
@@ -157,7 +155,7 @@ class Method:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What can be set besides the density."""
+        """The names of the options besides the density."""
         own = tuple(name for name in self._fields if name != "density")
         return own + self._codec_options
 
@@ -195,9 +193,11 @@ METHODS: Mapping[str, Method] = {
     "deepreduce": Method(
         AllGather, "topk with DeepReduce's codecs: for comparison", deepreduce
     ),
-    "union": Method(Union, "all that anyone selects, exactly: similar gradients"),
+    "union": Method(
+        UnionReduce, "all that any rank selects, exactly: similar gradients"
+    ),
     "s2": Method(S2, "the same by a sketch, in half the rounds"),
-    "cheapest": Method(Cheapest, "gather, union, s2 or dense, by the last step"),
+    "cheapest": Method(MinBytes, "gather, union, s2 or dense, by the last step"),
     "auto": Method(Auto, "dense, bf16 or spardl, whichever is fastest when tried"),
 }
 
@@ -209,9 +209,9 @@ FEEDBACKS: Mapping[str, Feedback] = {
 
 SPARSE: Mapping[str, RowCollective] = {
     "gather": GatherRows(),
-    "union": Union(),
+    "union": UnionReduce(),
     "s2": S2(),
-    "cheapest": Cheapest(),
+    "cheapest": MinBytes(),
 }
 
 
@@ -244,16 +244,17 @@ def reducer(
     feedback: str | Feedback = "residual",
     warmup: WarmupSteps = 0,
     min_size: int = 0,
-    on_nonfinite: OnNonfinite = "propagate",
-    seed: int = 0,
     **options: Any,
 ) -> Pipeline:
-    """A whole reducer from names and options, as `thinwire.attach` takes them.
+    """A reducer from names and options, as `thinwire.attach` takes them.
+
+    Of `options`, `on_nonfinite` and `seed` are the pipeline's, others the method's.
 
     >>> reducer("topk", density=0.001, warmup=100).collective
     Warmup(then=AllGather(density=0.001), dense=100, ramp=0, start=0.25)
     """
     chosen = method(name)
+    own = {n: options.pop(n) for n in ("on_nonfinite", "seed") if n in options}
     for option in options:
         if option not in chosen.options:
             known = (*chosen.options, *_OPTIONS)
@@ -272,8 +273,7 @@ def reducer(
         _named(feedback, FEEDBACKS, "feedback")
         if isinstance(feedback, str)
         else feedback,
-        on_nonfinite,
-        seed,
+        **own,
     )
 
 
@@ -294,13 +294,13 @@ _OPTIONS = (
 
 
 def _candidates(given: Any) -> tuple[Collective, ...]:
-    """What `auto` is to try: names or collectives, one or several."""
+    """The candidates of `auto`: one or several names or collectives."""
     several = isinstance(given, list | tuple)
     return tuple(map(_candidate, given if several else (given,)))
 
 
 def _candidate(given: str | Collective) -> Collective:
-    """By name or as it is; its density is set by `auto`."""
+    """A candidate of `auto`, which sets its density."""
     if not isinstance(given, str):
         return given
     named = method(given)
@@ -318,7 +318,7 @@ def _codec_for(
 
 
 def _no_codec(given: str | Codec | None) -> Codec | None:
-    # Passed on, so that the pipeline says why a dense collective takes none.
+    # Passed on: the pipeline explains why a dense collective takes none.
     return codec(given) if isinstance(given, str) else given
 
 

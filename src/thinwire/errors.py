@@ -1,20 +1,20 @@
-"""Exceptions a user can act on: each message says what was wrong and what to do."""
+"""Exceptions; each message says what is wrong and what to do."""
 
 
 class ThinwireError(Exception):
-    """The root of everything thinwire raises on purpose."""
+    """Base class of all errors that thinwire raises."""
 
 
 class ConfigError(ThinwireError, ValueError):
-    """An option, a model or a state that cannot be used as it is."""
+    """An option, a model or a state dict that cannot be used."""
 
 
 class AgreementError(ThinwireError):
-    """Ranks hold different configurations; raised alike on every one of them."""
+    """Ranks have different settings; raised on every rank."""
 
 
 class WireError(ThinwireError):
-    """Bytes from a peer that are not the packet they should be."""
+    """A peer sent bytes that are not the expected packet."""
 
 
 class GroupError(ThinwireError):
@@ -22,7 +22,7 @@ class GroupError(ThinwireError):
 
 
 class PeerError(GroupError):
-    """A peer is dead or stuck; `ranks` says which, as far as can be told."""
+    """A peer is dead or stuck; `ranks` names the peers that are known to be."""
 
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)
@@ -33,13 +33,13 @@ class DeadlockError(GroupError):
     """Every simulated rank waits for another one."""
 
 
-class TornError(ThinwireError):
-    """A reduction failed half-way, so the residuals can no longer be trusted."""
+class InconsistentStateError(ThinwireError):
+    """A reduction failed half-way, so the residuals of the ranks do not match."""
 
 
 class ReplicaError(ThinwireError):
-    """Model replicas that should be identical are not."""
+    """Model replicas that should be identical differ."""
 
 
 class LabError(ThinwireError):
-    """A lab that cannot be built, found or used."""
+    """A lab cannot be built, found or used."""

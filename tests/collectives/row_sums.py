@@ -3,7 +3,7 @@
 import torch
 
 from thinwire.channel import Channel
-from thinwire.collectives import State
+from thinwire.collectives import RowMemory
 from thinwire.groups import simulate
 from thinwire.rows import Rows
 
@@ -26,12 +26,12 @@ def sums(collective, ranks, rows, steps=3):
     """What every rank got alike in each step, as (ids, values, saved)."""
 
     def body(group):
-        state, seen = State(), []
+        memory, seen = RowMemory(), []
         for step in range(steps):
             channel = Channel(group, step=step)
-            total = collective.sum_rows(rows(group.rank, step), channel, state)
+            total = collective.sum_rows(rows(group.rank, step), channel, memory)
             bits = total.values.view(torch.int32).tolist()
-            seen.append((total.ids.tolist(), bits, dict(state.saved), total))
+            seen.append((total.ids.tolist(), bits, memory.to_dict(), total))
         return seen
 
     everyone = simulate(ranks, body)

@@ -5,7 +5,7 @@ import torch
 
 from tests.collectives.row_sums import RANKS, dense_sum, some_rows, sums
 from thinwire.accumulator import Accumulator
-from thinwire.collectives import S2, Cheapest, GatherRows, Union
+from thinwire.collectives import S2, GatherRows, MinBytes, UnionReduce
 from thinwire.collectives.by_rows import Matrix
 from thinwire.errors import ConfigError
 from thinwire.layout import Layout
@@ -25,20 +25,20 @@ from thinwire.rows import Rows
 )
 def test_no_row_crosses_from_one_piece_into_another(shapes, width):
     names = tuple(map(str, range(len(shapes))))
-    state = Union(granularity="row").init(Layout(names, shapes))
+    state = UnionReduce(granularity="row").init(Layout(names, shapes))
     assert state.width == width
 
 
 def test_a_row_s_length_is_known_from_the_layout_alone():
     with pytest.raises(ConfigError, match="depends on the model's layout"):
-        Union(granularity="row").cost(1000, 4, None)
+        UnionReduce(granularity="row").cost(1000, 4, None)
 
 
 @pytest.mark.parametrize("width", [1, 3, 4, 50])
 def test_the_rows_with_the_largest_values_are_offered(width):
     torch.manual_seed(width)
     x = torch.randn(101)
-    union = Union(0.2, "block", width=width)
+    union = UnionReduce(0.2, "block", width=width)
     offered = union._offered(Accumulator.of(x), width)
     count = -(-101 // width)
     peaks = [x[r * width : (r + 1) * width].abs().max().item() for r in range(count)]
@@ -52,7 +52,7 @@ def test_rows_of_zeros_are_never_offered(density):
     x = torch.zeros(100)
     x[[13, 14, 77]] = torch.tensor([1.0, -0.0, -3.0])
     for granularity, rows in (("element", [13, 77]), ("block", [1, 7])):
-        union = Union(density, granularity, width=10)
+        union = UnionReduce(density, granularity, width=10)
         width = union.init(Layout.flat(100)).width
         assert union._offered(Accumulator.of(x), width).tolist() == rows
 
@@ -80,12 +80,12 @@ def test_a_short_last_row():
     ],
 )
 def test_what_cannot_be_is_refused(options, said):
-    for kind in (Union, S2, Cheapest):
+    for kind in (UnionReduce, S2, MinBytes):
         with pytest.raises(ConfigError, match=said):
             kind(**options)
 
 
-ADDERS = [Union(), S2(), S2(columns=4), Cheapest(), GatherRows()]
+ADDERS = [UnionReduce(), S2(), S2(columns=4), MinBytes(), GatherRows()]
 
 
 @pytest.mark.parametrize("ranks", RANKS)

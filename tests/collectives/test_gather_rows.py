@@ -7,7 +7,7 @@ import torch
 
 from tests.collectives.row_sums import some_rows, sums
 from thinwire.channel import Channel
-from thinwire.collectives import GatherRows, State, gather_rows
+from thinwire.collectives import GatherRows, RowMemory, gather_rows
 from thinwire.errors import WireError
 from thinwire.groups import Counted, simulate
 from thinwire.rows import Rows
@@ -17,7 +17,7 @@ def test_what_it_costs():
     def body(group):
         counted = Counted(group)
         mine = some_rows(0, 0, width=5)
-        GatherRows().sum_rows(mine, Channel(counted), State())
+        GatherRows().sum_rows(mine, Channel(counted), RowMemory())
         return counted.traffic.cost
 
     for ranks in (1, 2, 5):
@@ -60,7 +60,7 @@ def test_bytes_that_are_no_rows_are_refused(body, said):
 
     mine = Rows.of({0: [1.0, 2.0]}, count=9)
     with pytest.raises(WireError, match=f"from rank 1: .*{said}"):
-        GatherRows().sum_rows(mine, Channel(Liar()), State())
+        GatherRows().sum_rows(mine, Channel(Liar()), RowMemory())
 
 
 def test_bytes_that_are_rows_are_taken():
@@ -71,5 +71,5 @@ def test_bytes_that_are_rows_are_taken():
             return [mine, packed([0, 8], [1.0, 2.0, 3.0, 4.0])]
 
     mine = Rows.of({0: [1.0, 2.0]}, count=9)
-    total = GatherRows().sum_rows(mine, Channel(Peer()), State())
+    total = GatherRows().sum_rows(mine, Channel(Peer()), RowMemory())
     assert total.to_dict() == {0: [2.0, 4.0], 8: [3.0, 4.0]}

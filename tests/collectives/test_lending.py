@@ -7,8 +7,9 @@ import torch
 
 from tests.interpreted import use_triton
 from thinwire import kernels
+from thinwire.choosers import Auto, Warmup
 from thinwire.codecs import BFloat16, EliasFano, Int8, Split
-from thinwire.collectives import AllGather, Auto, SparDL, Warmup
+from thinwire.collectives import AllGather, SparDL
 from thinwire.groups import simulate
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline

@@ -9,7 +9,7 @@ from tests.workers import pool
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Split
-from thinwire.collectives import S2, AllGather, GTopK, SparDL, Union
+from thinwire.collectives import S2, AllGather, GTopK, SparDL, UnionReduce
 from thinwire.layout import Layout
 
 pytestmark = pytest.mark.processes
@@ -50,11 +50,11 @@ def resident(what):
         SparDL(0.01),
         SparDL(0.01, teams=2),
         SparDL(0.01, partition="contiguous"),
-        Union(0.01),
-        Union(0.01, "block"),
+        UnionReduce(0.01),
+        UnionReduce(0.01, "block"),
         S2(0.01),
         S2(0.01, "block"),
-        Union(1.0),
+        UnionReduce(1.0),
         S2(1.0),
     ],
     ids=str,

@@ -11,7 +11,8 @@ from tests.collectives.row_sums import RANKS, dense_sum, some_rows, sums
 from thinwire import kernels
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
-from thinwire.collectives import S2, Grade, Union, union
+from thinwire.collectives import S2, Grade, UnionReduce
+from thinwire.collectives import union_reduce as union
 from thinwire.collectives.s2 import CELLS_TO_PEEL
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError
@@ -57,7 +58,7 @@ def steps(collective, ranks, *, count=4, grad=grads, layout=None):
                     total.nnz,
                     x.whole().double(),
                     counted.traffic.cost,
-                    dict(state.saved),
+                    state.to_dict(),
                 )
             )
         return seen
@@ -109,7 +110,7 @@ def test_rows_that_are_stuck_are_added_up_too(ranks, columns):
     s2 = S2(0.02, columns=columns)
     everyone = steps(s2, ranks)
     assert all(map(conserved, everyone))
-    support = steps(Union(0.02), ranks)
+    support = steps(UnionReduce(0.02), ranks)
     assert torch.equal(everyone[0][0].total != 0, support[0][0].total != 0)
     rounds = {seen[0].cost.rounds for seen in everyone[1:]}
     assert rounds == {(4 if columns < 500 else 2) * (ranks - 1)}
@@ -157,7 +158,7 @@ def test_zeros_leave_nothing_to_go_by():
 def test_no_table_where_it_would_be_as_large_as_the_vector(density):
     s2 = S2(density)
     for seen in steps(s2, 5, count=3):
-        most = Union(1.0).cost(SIZE, 5, None).nbytes + 3 * 16
+        most = UnionReduce(1.0).cost(SIZE, 5, None).nbytes + 3 * 16
         assert seen[0].cost.nbytes <= most
         assert conserved(seen)
 
@@ -211,8 +212,8 @@ def test_a_resumed_run_gives_the_same_bits():
         x, state = Accumulator(SIZE), s2.init(Layout.flat(SIZE))
         for step in range(6):
             if step == stop:
-                saved, state = state.saved, s2.init(Layout.flat(SIZE))
-                state.saved.update(saved)
+                saved, state = state.to_dict(), s2.init(Layout.flat(SIZE))
+                state.load_dict(saved)
             x.accumulate_(grads(group.rank, step))
             channel = Channel(group, step=step)
             total = s2.all_reduce_(x, channel, state, lambda: None)
@@ -272,7 +273,7 @@ def test_its_card():
     bitmap, note = 125_000 * 7 // 4, 3 * 16
     assert s2.cost(10**6, 8, None) == Cost(14, bitmap + note + 12 * columns * 7 // 4)
     assert s2.cost(1000, 1, None) == s2.cost(0, 8, None) == Cost()
-    saturated = Union(0.5).cost(1000, 8, None)
+    saturated = UnionReduce(0.5).cost(1000, 8, None)
     assert S2(0.5).cost(1000, 8, None) == saturated + Cost(0, note)
     assert S2(0.5, rows=2, columns=9).cost(1000, 8, None).rounds == 28
     small = S2(0.5, columns=1)
@@ -337,7 +338,7 @@ def test_a_step_after_a_spike_delivers(density):
     assert torch.count_nonzero(everyone[2][0].total) >= SIZE * density / 10
 
 
-@pytest.mark.parametrize("kind", [S2, Union])
+@pytest.mark.parametrize("kind", [S2, UnionReduce])
 @pytest.mark.parametrize("bad", [nan, inf])
 def test_what_is_not_finite_is_gone_after_its_step(kind, bad):
     def grad(rank, step):

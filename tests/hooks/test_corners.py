@@ -22,7 +22,12 @@ from tests.hooks.training import (
     wrap,
 )
 from tests.workers import fresh, pool
-from thinwire.errors import ConfigError, PeerError, ThinwireError, TornError
+from thinwire.errors import (
+    ConfigError,
+    InconsistentStateError,
+    PeerError,
+    ThinwireError,
+)
 
 pytestmark = pytest.mark.processes
 
@@ -139,9 +144,9 @@ def lose_while_flushing(group):
     return told
 
 
-def test_a_failed_flush_tears_the_state():
+def test_a_failed_flush_leaves_the_state_inconsistent():
     outcomes = fresh(2, lose_while_flushing, lost=[1], group_timeout=30.0)
-    assert outcomes[0].result == [PeerError, TornError]
+    assert outcomes[0].result == [PeerError, InconsistentStateError]
 
 
 def flush_after(group, how):
@@ -295,7 +300,7 @@ def by_hand(group, scope):
         thinwire.collectives.AllGather(0.1), thinwire.codecs.Split()
     )
     try:
-        thinwire.hooks.ddp.State(model, reducer, scope=scope)
+        thinwire.hooks.ddp.DDPState(model, reducer, scope=scope)
     except ConfigError as error:
         return str(error)
     return None

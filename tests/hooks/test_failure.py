@@ -9,7 +9,7 @@ import pytest
 import thinwire
 from tests.hooks.training import batch, optimizer_of, step_once, wrap
 from tests.workers import fresh
-from thinwire.errors import GroupError, PeerError, TornError
+from thinwire.errors import GroupError, InconsistentStateError, PeerError
 
 pytestmark = pytest.mark.processes
 
@@ -28,12 +28,12 @@ def lose_a_peer(group, method, scope, how):
         start = time.monotonic()
         try:
             step_once(model, optimizer, group.rank, step)
-        except (GroupError, TornError) as error:
+        except (GroupError, InconsistentStateError) as error:
             ranks = getattr(error, "ranks", None)
             told.append((type(error), ranks, str(error), time.monotonic() - start))
     try:
         state.state_dict()
-    except TornError as error:
+    except InconsistentStateError as error:
         told.append((type(error), None, str(error), 0.0))
     return told
 
@@ -63,7 +63,7 @@ def test_survivors_are_told_who(method, scope, how):
         # Not a measurement: it must not have waited for something else's timeout.
         assert seconds < 3 * SECONDS
         for refusal in (second, third):
-            assert refusal[0] is TornError
+            assert refusal[0] is InconsistentStateError
             assert "restart every rank from the last checkpoint" in refusal[2]
 
 

@@ -8,10 +8,10 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import thinwire
 from tests.hooks.training import WIDTH, wrap
 from tests.workers import pool
-from thinwire.collectives import S2, GatherRows, Union
+from thinwire.collectives import S2, GatherRows, UnionReduce
 from thinwire.errors import ConfigError, WireError
 from thinwire.groups import simulate
-from thinwire.hooks.rows import SparseGradients, read
+from thinwire.reducers.sparse_gradients import SparseGradients, read
 
 WAYS = ["gather", "union", "s2", "cheapest"]
 
@@ -102,7 +102,7 @@ def rows(rank: int, *shape: int) -> torch.Tensor:
     return torch.sparse_coo_tensor(indices, values, shape, check_invariants=True)
 
 
-@pytest.mark.parametrize("collective", [GatherRows(), Union(), S2()], ids=str)
+@pytest.mark.parametrize("collective", [GatherRows(), UnionReduce(), S2()], ids=str)
 @pytest.mark.parametrize("shape", [(5, 2), (5, 2, 3)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("ranks", [1, 2, 3])

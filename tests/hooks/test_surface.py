@@ -57,7 +57,7 @@ def change_density(group, mode, densities):
         unchanged = all(
             torch.equal(before[n], t) for n, t in residual_of(state).items()
         )
-        # Nothing was torn: agreed again, it goes on.
+        # The state is consistent: with equal densities, training continues.
         state.density = 0.5
         model.zero_grad()
         model(given_gradients(group.rank, 1)).backward()
@@ -143,7 +143,7 @@ def by_hand(group):
     reducer = thinwire.Pipeline(
         thinwire.collectives.AllGather(0.1), thinwire.codecs.Split()
     )
-    state = thinwire.hooks.ddp.State(model, reducer)
+    state = thinwire.hooks.ddp.DDPState(model, reducer)
     model.register_comm_hook(state, thinwire.hooks.ddp.hook)
     loss = step_once(model, optimizer_of(model), group.rank, 0)
     state.check_replicas()

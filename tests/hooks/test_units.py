@@ -5,7 +5,7 @@ import torch
 
 from thinwire import catalog
 from thinwire.errors import ConfigError
-from thinwire.hooks.units import Plan, Span, Units
+from thinwire.hooks.units import BucketPlan, Span, Units
 from thinwire.layout import Layout
 
 LAYOUT = Layout(("a", "b", "c", "d"), ((2, 2), (3,), (), (5,)))
@@ -18,7 +18,7 @@ def pick(*names):
 
 
 def test_units_that_are_buckets_have_one_span_each():
-    plan = Plan.draw(
+    plan = BucketPlan.draw(
         [pick("d", "c"), pick("b", "a")], [("d", "c"), ("b", "a")], ELEMENTS
     )
     assert plan.spans == ((Span(0, 0, 6),), (Span(1, 0, 7),))
@@ -26,27 +26,29 @@ def test_units_that_are_buckets_have_one_span_each():
 
 
 def test_neighbours_in_a_bucket_are_joined():
-    plan = Plan.draw([pick("d", "c", "b", "a")], [("d", "c"), ("b", "a")], ELEMENTS)
+    plan = BucketPlan.draw(
+        [pick("d", "c", "b", "a")], [("d", "c"), ("b", "a")], ELEMENTS
+    )
     assert plan.spans == ((Span(0, 0, 6), Span(1, 0, 7)),)
     assert plan.completes == ((), (0,))
 
 
 def test_units_across_buckets_wait_for_the_last_piece():
     buckets = [("a", "b"), ("rows",), ("c", "d")]
-    plan = Plan.draw([pick("a", "d"), pick("b", "c")], buckets, ELEMENTS)
+    plan = BucketPlan.draw([pick("a", "d"), pick("b", "c")], buckets, ELEMENTS)
     assert plan.spans[0] == (Span(0, 0, 4), Span(2, 1, 6))
     assert plan.spans[1] == (Span(0, 4, 7), Span(2, 0, 1))
     assert plan.completes == ((), (), (0, 1))
 
 
 def test_what_was_frozen_later_is_stepped_over():
-    plan = Plan.draw([pick("a", "b")], [("a", "frozen", "b")], ELEMENTS)
+    plan = BucketPlan.draw([pick("a", "b")], [("a", "frozen", "b")], ELEMENTS)
     assert plan.spans == ((Span(0, 0, 4), Span(0, 11, 14)),)
 
 
 def test_what_ddp_does_not_reduce_is_an_error():
     with pytest.raises(ConfigError, match=r"'d'.*frozen when the model was wrapped"):
-        Plan.draw([pick("a", "d")], [("a",)], ELEMENTS)
+        BucketPlan.draw([pick("a", "d")], [("a",)], ELEMENTS)
 
 
 def test_regrouping_carries_residuals_by_name():

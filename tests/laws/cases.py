@@ -9,21 +9,19 @@ from torch import Tensor
 
 from thinwire.catalog import DEFAULT_CODEC, INDEX_CODECS, VALUE_CODECS, codec
 from thinwire.channel import Channel
+from thinwire.choosers import Auto, BySize, Warmup, choose
 from thinwire.codecs import Codec, CodecWrapper, Float32, Int32, Split
 from thinwire.collectives import (
     BF16,
     S2,
     AllGather,
-    Auto,
-    BySize,
-    Cheapest,
     Collective,
     Dense,
     GsSGD,
     GTopK,
+    MinBytes,
     SparDL,
-    Union,
-    Warmup,
+    UnionReduce,
 )
 from thinwire.cost import Link
 from thinwire.errors import ConfigError
@@ -106,25 +104,25 @@ COLLECTIVES: dict[str, Collective] = {
     "gs-sgd-heavymix": GsSGD(0.05, sum="tree", recover="heavymix"),
     "gs-sgd-mean": GsSGD(0.05, sum="tree", estimate="mean"),
     "gs-sgd-one-round": GsSGD(0.05, rounds=1, sum="tree"),
-    "union": Union(0.05),
-    "union-blocks": Union(0.05, "block", width=7),
+    "union": UnionReduce(0.05),
+    "union-blocks": UnionReduce(0.05, "block", width=7),
     "s2": S2(0.02),
     "s2-blocks": S2(0.02, "block", width=7),
     "s2-100%": S2(1.0),
     "s2-stuck": S2(0.1, "block", width=3, columns=5),
     "s2-median": S2(0.02, decode="median"),
     "s2-mean": S2(0.05, rows=2, columns=20, decode="mean"),
-    "cheapest": Cheapest(0.05),
-    "cheapest-100%": Cheapest(1.0),
+    "cheapest": MinBytes(0.05),
+    "cheapest-100%": MinBytes(1.0),
     # Two steps of a candidate, then another.
     "auto": Auto(0.05, rounds=1, visit=2, recheck=1),
-    "cheapest-linked": Cheapest(0.02, "block", width=7, link=Link(1e-3, 1e9)),
+    "cheapest-linked": MinBytes(0.02, "block", width=7, link=Link(1e-3, 1e9)),
 }
 # What these send follows from the data; their cards state the most.
 BY_DATA = tuple(
     name
     for name, collective in COLLECTIVES.items()
-    if isinstance(collective, Union | S2 | Cheapest)
+    if isinstance(collective, UnionReduce | S2 | MinBytes)
 )
 
 
@@ -245,14 +243,15 @@ def run(group: Group, case: Case, data: str, steps: int = 3) -> list[Step]:
         before = memory.x.whole() + grad
         # As the pipeline does, so that candidates are extracted.
         feedback.accumulate([grad], memory)
-        total = collective.all_reduce_(
-            memory.x, Channel(group, codec, step=step), state, lambda: out
-        )
+        channel = Channel(group, codec, step=step)
+        choice = choose(collective, state, case.size, step)
+        total = collective.all_reduce_(memory.x, channel, state, lambda: out)
         if isinstance(total, SparseVector):
             dense, listed = total.to_dense(), total.nnz
         else:
             dense, listed = total.clone(), total.numel()
-        collective.learn(0.001, Channel(group, codec, step=step), state)
+        if choice.finish is not None:
+            choice.finish(0.001, channel)
         seen.append(Step(before, dense, memory.x.whole().clone(), listed))
     return seen
 

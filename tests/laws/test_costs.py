@@ -17,7 +17,9 @@ from tests.laws.cases import (
     usual_ranks,
 )
 from thinwire.catalog import DEFAULT_CODEC
-from thinwire.collectives import S2, Auto, Cheapest, Warmup, union
+from thinwire.choosers import Auto, Warmup
+from thinwire.collectives import S2, MinBytes
+from thinwire.collectives import union_reduce as union
 from thinwire.cost import Cost, max_reduce
 from thinwire.errors import ConfigError
 from thinwire.groups import Counted, simulate
@@ -70,7 +72,7 @@ def test_counted_follows_from_the_union_where_the_data_decides(case):
         return -(-step.listed // width), counted.traffic.cost
 
     def card(ranks, rows):
-        rider = 16 if isinstance(collective, Cheapest) else 0
+        rider = 16 if isinstance(collective, MinBytes) else 0
         if not isinstance(collective, S2):
             return union.card(case.size, width, ranks, rows=rows, rider=rider)
         columns = collective.columns_for(case.size, None)

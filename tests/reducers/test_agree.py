@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from thinwire.choosers import Auto
 from thinwire.codecs import Split
-from thinwire.collectives import Auto
 from thinwire.cost import Cost
 from thinwire.errors import AgreementError
 from thinwire.groups import Counted, simulate
@@ -14,12 +14,12 @@ from thinwire.reducers import Pipeline, guard
 EDGES = torch.tensor([0, 2, 2, 5])
 
 
-def agree(pieces, bounds=None, claims=None):
+def agree(pieces, bounds=None, settings=None):
     """Every rank's verdict; `pieces[r]` is the gradient of rank r."""
 
     def body(group):
         grad = [torch.tensor(piece) for piece in pieces[group.rank]]
-        verdict = guard.agree(grad, bounds, group, claims or {})
+        verdict = guard.agree(grad, bounds, group, settings or {})
         return verdict.finite, verdict.used
 
     verdicts = simulate(len(pieces), body)
@@ -58,35 +58,35 @@ def test_segments_count_on_through_the_pieces():
     assert agree([grad], bounds) == (True, [False, False, False, True, False])
 
 
-@pytest.mark.parametrize("claims", [{}, {"a": 0.1, "b": -3.0, "c": 0.0}])
-def test_equal_claims_are_no_news(claims):
-    assert agree([[[1.0]], [[2.0]]], claims=claims) == (True, [True])
+@pytest.mark.parametrize("settings", [{}, {"a": 0.1, "b": -3.0, "c": 0.0}])
+def test_equal_settings_are_no_news(settings):
+    assert agree([[[1.0]], [[2.0]]], settings=settings) == (True, [True])
 
 
 @pytest.mark.parametrize(
     ("low", "high"), [(0.1, 0.1 + 1e-16), (-1.0, 1.0), (0.0, 5e-324)]
 )
-def test_claims_that_differ_by_a_bit_name_the_setting_on_every_rank(low, high):
+def test_settings_that_differ_by_a_bit_name_the_setting_on_every_rank(low, high):
     def body(group):
-        claims = {"alike": 1.0, "the knob": high if group.rank == 1 else low}
+        settings = {"equal": 1.0, "the knob": high if group.rank == 1 else low}
         with pytest.raises(AgreementError, match=f"the knob: from {low} to {high}"):
-            guard.agree([torch.ones(3)], None, group, claims)
+            guard.agree([torch.ones(3)], None, group, settings)
 
     simulate(3, body)
 
 
-@pytest.mark.parametrize(("segments", "claims"), [(1, 0), (1, 2), (3, 1)])
-def test_its_card(segments, claims):
+@pytest.mark.parametrize(("segments", "settings"), [(1, 0), (1, 2), (3, 1)])
+def test_its_card(segments, settings):
     bounds = None if segments == 1 else [EDGES]
 
     def body(group):
         counted = Counted(group)
-        named = {str(i): 1.0 for i in range(claims)}
+        named = {str(i): 1.0 for i in range(settings)}
         guard.agree([torch.ones(5)], bounds, counted, named)
         return counted.traffic.cost
 
-    card = guard.cost(segments, claims, 4)
-    assert card == Cost(2, 16 * (segments + 2 * claims))
+    card = guard.cost(segments, settings, 4)
+    assert card == Cost(2, 16 * (segments + 2 * settings))
     assert simulate(4, body) == [card] * 4
 
 
@@ -95,7 +95,8 @@ def test_a_density_that_one_rank_sets_is_found_before_auto_tries_again(per_name)
     def body(group):
         auto = Auto(0.1)
         state = Pipeline(auto, Split()).init(Layout(("a", "b"), ((30,), (10,))))
-        state.collective.saved.update(ways=auto.signature, choice=2, left=9)
+        saved = {"ways": auto.signature, "choice": 2, "left": 9}
+        state.collective.load_dict(saved)
         mine = auto if group.rank else auto.with_density(0.2)
         grad = torch.ones(40)
         with pytest.raises(AgreementError, match=r"density: from 0\.1 to 0\.2"):

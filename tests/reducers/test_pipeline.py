@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from tests.laws.cases import integers, reals
+from thinwire.choosers import BySize, Warmup
 from thinwire.codecs import Split
-from thinwire.collectives import BF16, AllGather, BySize, Dense, SparDL, Warmup
+from thinwire.collectives import BF16, AllGather, Dense, SparDL
 from thinwire.cost import Cost
 from thinwire.errors import AgreementError, ConfigError
 from thinwire.feedback import Forget
@@ -492,10 +493,11 @@ def test_a_delivery_taken_back_is_as_if_it_had_not_been_looked_for():
         state = pipeline.init(Layout.flat(200))
         for step in range(4):
             pipeline.reduce_([integers(group.rank, step, 200)], group, state)
-        before, step = dict(state.collective.saved), state.step
+        before, step = state.collective.to_dict(), state.step
         mean = pipeline.reduce_([integers(group.rank, 4, 200)], group, state)
-        moved = dict(state.collective.saved)
+        moved = state.collective.to_dict()
         pipeline.take_back_(mean, state)
-        return before != moved, state.collective.saved == before, state.step == step
+        after = state.collective.to_dict()
+        return before != moved, after == before, state.step == step
 
     assert simulate(2, body) == [(True, True, True)] * 2

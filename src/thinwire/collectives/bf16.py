@@ -15,13 +15,14 @@ from torch import Tensor
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
-from thinwire.collectives.collective import Complete, Grade, Room, State
+from thinwire.collectives.collective import Collective, Grade, Room
+from thinwire.collectives.memory import CollectiveMemory
 from thinwire.cost import Cost
 from thinwire.kernels import contiguous_blocks
 
 
 @dataclass(frozen=True, slots=True)
-class BF16(Complete):
+class BF16(Collective):
     """All-to-all of chunks, float32 sums at their owners, all-gather of the results."""
 
     @property
@@ -29,7 +30,7 @@ class BF16(Complete):
         return Grade.EXACT
 
     def all_reduce_(
-        self, x: Accumulator, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room
     ) -> Tensor:
         lengths = [block.length for block in contiguous_blocks(x.size, channel.size)]
         chunks = list(torch.split(x.whole(), lengths))

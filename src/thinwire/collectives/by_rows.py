@@ -1,14 +1,14 @@
-"""What collectives have in common that reduce rows: a few neighbours at a time.
+"""The base class of collectives that reduce rows.
 
-A row is `width` consecutive elements: one, a block of them, or a row of the model's
-matrices. Ranks offer their largest rows; a collective adds up the rows that any of them
-offers. A naturally sparse gradient is the same without a choice: its rows are listed.
+A row is `width` consecutive elements: one element, a block of them, or a row of the
+model's matrices. Every rank offers its largest rows; the collective adds up the rows
+that any rank offers. Of a naturally sparse gradient, ranks offer all rows it lists.
 """
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from abc import abstractmethod
+from dataclasses import dataclass
 from math import gcd
-from typing import Literal, Protocol, Self, get_args
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -17,13 +17,14 @@ from thinwire import kernels
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.collectives.collective import (
+    Collective,
     Room,
-    State,
-    Steady,
     Total,
     check_density,
     check_whole,
 )
+from thinwire.collectives.memory import CollectiveMemory, checked
+from thinwire.collectives.step_summary import RowMemory
 from thinwire.errors import ConfigError
 from thinwire.kernels import Block, index_dtype
 from thinwire.layout import Layout
@@ -34,15 +35,15 @@ Granularity = Literal["element", "block", "row"]
 
 
 class RowCollective(Protocol):
-    """Adds up naturally sparse gradients, for which there is no `x`."""
+    """Adds up naturally sparse gradients, which have no residual."""
 
-    def sum_rows(self, mine: Rows, channel: Channel, state: State) -> Rows:
+    def sum_rows(self, mine: Rows, channel: Channel, memory: RowMemory) -> Rows:
         """The sum of every rank's rows, the same bits on every rank."""
         ...
 
 
 class Held(Protocol):
-    """What this rank has, by row."""
+    """The rows of one rank."""
 
     @property
     def ids(self) -> Tensor:
@@ -51,7 +52,7 @@ class Held(Protocol):
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         ...
 
     @property
@@ -61,7 +62,7 @@ class Held(Protocol):
 
     @property
     def remembers(self) -> bool:
-        """Whether what is not delivered now will be offered again."""
+        """Whether the rank keeps what is not delivered."""
         ...
 
     def at(self, ids: Tensor) -> Tensor:
@@ -69,11 +70,11 @@ class Held(Protocol):
         ...
 
     def remove(self, ids: Tensor, values: Tensor) -> None:
-        """Take out what will be delivered."""
+        """Subtract values that will be delivered."""
         ...
 
     def clear(self, ids: Tensor) -> None:
-        """Take out all there is, also what is not a number: no difference is zero."""
+        """Set rows to zero, also where they are not finite."""
         ...
 
 
@@ -87,7 +88,7 @@ class Matrix:
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return -(-self.x.size // self.width)
 
     @property
@@ -127,7 +128,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The rows of a naturally sparse gradient, of which nothing is remembered."""
+    """The rows of a naturally sparse gradient; nothing is kept."""
 
     rows: Rows
 
@@ -138,7 +139,7 @@ class Listed:
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.rows.count
 
     @property
@@ -162,13 +163,13 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class ByRows(Steady, ABC):
+class ByRows(Collective):
     """A collective that offers the `density` of rows with the largest |v| in them.
 
     `granularity` says what a row is: an "element", a "block" of `width` elements (the
     last one may be short), or a "row", as long as the greatest common divisor of the
     last dimensions of the layout's pieces, so that none crosses from one into another.
-    Rows that are all zero are never offered: a density of 1 offers just the others.
+    Rows of zeros are never offered, so a density of 1 offers all other rows.
     """
 
     density: float = 0.01
@@ -184,46 +185,37 @@ class ByRows(Steady, ABC):
         check_whole("width", self.width, remedy)
 
     @abstractmethod
-    def sum_held(self, held: Held, channel: Channel, state: State) -> Rows:
+    def sum_held(self, held: Held, channel: Channel, memory: RowMemory) -> Rows:
         """The sum over at least two ranks of the rows that any of them offers."""
 
-    @property
-    def coded(self) -> bool:
-        return False
-
-    def with_density(self, density: float) -> Self:
-        return replace(self, density=density)
-
-    def check(self, ranks: int) -> None:
-        return None
-
-    def init(self, layout: Layout) -> State:
-        return State(width=self._width_in(layout))
+    def init(self, layout: Layout) -> RowMemory:
+        return RowMemory(width=self._width_in(layout))
 
     def all_reduce_(
-        self, x: Accumulator, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room
     ) -> Total:
+        memory = checked(memory, RowMemory)
         x.set_blocks((Block.whole(x.size),))
-        count = -(-x.size // state.width)
-        least = self.least(count, channel.size, state)
-        held = Matrix(x, self._offered(x, state.width, least), state.width)
-        return held.vector(self._sum(held, channel, state))
+        count = -(-x.size // memory.width)
+        least = self.least(count, channel.size, memory)
+        held = Matrix(x, self._offered(x, memory.width, least), memory.width)
+        return held.vector(self._sum(held, channel, memory))
 
-    def sum_rows(self, mine: Rows, channel: Channel, state: State) -> Rows:
-        """The sum of every rank's rows, whatever the density."""
-        return self._sum(Listed(mine), channel, state)
+    def sum_rows(self, mine: Rows, channel: Channel, memory: RowMemory) -> Rows:
+        """The sum of the rows of all ranks, whatever the density."""
+        return self._sum(Listed(mine), channel, memory)
 
-    def least(self, count: int, ranks: int, state: State) -> float:
-        """Below this, a magnitude in one of `count` rows is not worth offering.
+    def least(self, count: int, ranks: int, memory: RowMemory) -> float:
+        """The smallest magnitude that is worth offering, in one of `count` rows.
 
-        Where a rank has nothing else, it offers that all the same.
+        A rank that has nothing as large offers smaller ones.
         """
         return 0.0
 
-    def _sum(self, held: Held, channel: Channel, state: State) -> Rows:
+    def _sum(self, held: Held, channel: Channel, memory: RowMemory) -> Rows:
         if channel.size == 1 or held.count == 0:
             return give_all(held)
-        return self.sum_held(held, channel, state)
+        return self.sum_held(held, channel, memory)
 
     def _width_in(self, layout: Layout) -> int:
         if self.granularity == "row":
@@ -240,7 +232,7 @@ class ByRows(Steady, ABC):
         return 1 if self.granularity == "element" else self.width
 
     def _offered(self, x: Accumulator, width: int, least: float = 0.0) -> Tensor:
-        """The rows with the largest |v| in them, as many as the density says."""
+        """The fraction `density` of the rows: those with the largest |v| in them."""
         if self.density == 1.0:
             peaks = x.whole() if width == 1 else kernels.row_peaks(x.whole(), width)
             worth = kernels.at_least(peaks, least)
@@ -257,7 +249,7 @@ class ByRows(Steady, ABC):
 
 
 def give_all(held: Held) -> Rows:
-    """All that this rank offers, removed."""
+    """Everything that this rank offers; it is set to zero there."""
     values = held.at(held.ids)
     held.clear(held.ids)
     return Rows(held.ids, values, held.count)

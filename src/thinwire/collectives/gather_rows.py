@@ -12,7 +12,7 @@ from torch import Tensor
 
 from thinwire import kernels
 from thinwire.channel import Channel
-from thinwire.collectives.collective import State
+from thinwire.collectives.step_summary import RowMemory
 from thinwire.cost import Cost
 from thinwire.errors import WireError
 from thinwire.rows import Rows
@@ -24,7 +24,7 @@ _COUNT = struct.Struct("<q")
 class GatherRows:
     """All-gather of rows, added up in order of rank."""
 
-    def sum_rows(self, mine: Rows, channel: Channel, state: State) -> Rows:
+    def sum_rows(self, mine: Rows, channel: Channel, memory: RowMemory) -> Rows:
         return add_up(gather(mine, channel))
 
 

@@ -23,16 +23,15 @@ from thinwire.collectives.collective import (
     Grade,
     Room,
     Selecting,
-    State,
     check_whole,
 )
 from thinwire.collectives.heavymix import heavy_and_random
+from thinwire.collectives.memory import CollectiveMemory
 from thinwire.collectives.tree import tree_sum_, tree_sum_cost
 from thinwire.cost import Cost, Link, ring_all_reduce
 from thinwire.errors import ConfigError
 from thinwire.groups import Op
 from thinwire.kernels import Estimate, Hashes
-from thinwire.layout import Layout
 from thinwire.sparse import SparseVector, keep_count
 
 Sum = Literal["auto", "tree", "allreduce"]
@@ -101,11 +100,8 @@ class GsSGD(Selecting):
     def coded(self) -> bool:
         return False
 
-    def init(self, layout: Layout) -> State:
-        return State()
-
     def all_reduce_(
-        self, x: Accumulator, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room
     ) -> SparseVector:
         size, vector = x.size, x.whole()
         if size == 0:

@@ -15,8 +15,9 @@ from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives import doubling
-from thinwire.collectives.collective import Room, Selecting, State, packet_nbytes
+from thinwire.collectives.collective import Room, Selecting, packet_nbytes
 from thinwire.collectives.ledger import Holders, Ledger
+from thinwire.collectives.memory import CollectiveMemory
 from thinwire.cost import Cost, direct_all_gather
 from thinwire.errors import ConfigError
 from thinwire.schedules import Step
@@ -45,7 +46,7 @@ class GTopK(Selecting):
             )
 
     def all_reduce_(
-        self, x: Accumulator, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room
     ) -> SparseVector:
         ledger = Ledger.whole(x, channel)
         k = keep_count(x.size, self.density)

@@ -1,18 +1,21 @@
-"""How many entries each team gives so that their union just fills a block's budget.
+"""How many entries each team sends so that their union just fills a block's budget.
 
-The union of d lists of h entries has between h and d h of them, depending on how far
-the teams agree. The controller looks for the h at which it has kb: it moves on as long
-as the direction is right, with double steps after two of them, and turns with half the
-step. It is the one of SparDL's authors, with three repairs: h is never 0, never above
-kb, and the step never gets stuck at 0 nor grows beyond kb.
+The union of d lists of h entries has between h and d h entries, depending on how much
+the lists of the teams overlap. The controller looks for the h at which the union has kb
+entries: it keeps its direction while that is right, doubling the step after two steps,
+and otherwise turns with half the step. It is the controller of SparDL's authors with
+three repairs: h is never 0, never above kb, and the step is never 0 nor beyond kb.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from thinwire.collectives.memory import CollectiveMemory
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """`h` entries per team in this step, and how the next `h` is looked for.
+    """`h` entries per team in this step; `step` and `streak` lead to the next `h`.
 
     >>> ratio, seen = Ratio.start(budget=1000, teams=4), []
     >>> for _ in range(12):
@@ -28,18 +31,18 @@ class Ratio:
 
     @classmethod
     def start(cls, budget: int, teams: int) -> "Ratio":
-        """Where the union fits whatever the teams choose."""
+        """The first `h`, with which every union fits."""
         h = _least(budget, teams)
         return cls(h, max(1, (budget - h) // 100))
 
     def clamped(self, budget: int, teams: int) -> "Ratio":
-        """The same within the limits of a budget that may have changed."""
+        """The same, within the limits of a budget that may have changed."""
         step = max(-max(budget, 1), min(self.step, max(budget, 1)))
         h = max(_least(budget, teams), min(self.h, budget))
         return Ratio(h, step, self.streak)
 
     def after(self, union: int, budget: int, teams: int) -> "Ratio":
-        """What follows from a union of this many entries."""
+        """The next one, after a union of this many entries."""
         too_many, rising = union > budget, self.step > 0
         step, streak = self.step, 0
         if too_many != rising:
@@ -51,3 +54,39 @@ class Ratio:
 
 def _least(budget: int, teams: int) -> int:
     return min(budget, max(1, budget // teams))
+
+
+@dataclass(slots=True)
+class SparDLMemory(CollectiveMemory):
+    """The controller of the block that this rank owns, at `position` in its team.
+
+    The owners of a block, one in each team, hold the same numbers.
+    """
+
+    teams: int = 0
+    position: int = 0
+    ratio: Ratio | None = None
+
+    def ratio_for(self, budget: int, teams: int, position: int) -> Ratio:
+        """The controller of a block; a new one if the last one was of another block."""
+        same = (self.teams, self.position) == (teams, position)
+        if self.ratio is None or not same:
+            return Ratio.start(budget, teams)
+        return self.ratio.clamped(budget, teams)
+
+    def load_dict(self, saved: Mapping[str, int]) -> None:
+        self.teams, self.ratio = saved.get("teams", 0), None
+        for name in saved:
+            kind, _, position = name.partition("@")
+            if kind == "h" and position.isdecimal():
+                rest = [
+                    saved.get(f"{each}@{position}", 0) for each in ("step", "streak")
+                ]
+                self.position, self.ratio = int(position), Ratio(saved[name], *rest)
+
+    def common(self) -> dict[str, int]:
+        return {} if self.ratio is None else {"teams": self.teams}
+
+    def partial(self) -> dict[str, int]:
+        known = {} if self.ratio is None else asdict(self.ratio)
+        return {f"{name}@{self.position}": value for name, value in known.items()}

@@ -3,15 +3,15 @@
 Ge et al., "S2 Reducer: High-Performance Sparse Communication to Accelerate Distributed
 Deep Learning" (ICASSP 2022). Every rank adds its rows into a small table of cells, each
 row into a few that its number hashes to. Tables are added up and bitmaps combined with
-OR by library all-reduces that need not wait for each other, so that it takes half the
-rounds of `Union`, for a third more bytes.
+OR by library all-reduces that run at the same time, which takes half the rounds of
+`UnionReduce`, for a third more bytes.
 
 The paper estimates a row by the median of its cells. By default they are peeled instead
 (Li et al., "Accelerating Distributed Deep Learning using Lossless Homomorphic
 Compression", arXiv 2402.07529): all ranks know which rows are in the table, so one that
-is alone in a cell is read there and taken out of its other cells, which leaves others
-alone. Cells hold whole numbers that wrap around, so what is read is exact and the order
-of reading does not matter. Rows that get stuck are added up once more, without a table.
+is alone in a cell is read there and subtracted from its other cells, which leaves other
+rows alone. Cells hold integers that wrap around, so the values are exact and the order
+does not matter. Rows that get stuck are added up once more, without a table.
 """
 
 from dataclasses import dataclass
@@ -24,12 +24,17 @@ from torch import Tensor
 from thinwire import kernels
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
-from thinwire.collectives import union
+from thinwire.collectives import union_reduce as union
 from thinwire.collectives.by_rows import ByRows, Held, give_all
-from thinwire.collectives.collective import Grade, State, check_whole
+from thinwire.collectives.collective import Grade, check_whole
 from thinwire.collectives.fixed_point import FixedPoint
-from thinwire.collectives.note import NBYTES, Note, magnitude
-from thinwire.collectives.table import Plan
+from thinwire.collectives.step_summary import (
+    NBYTES,
+    RowMemory,
+    StepSummary,
+    magnitude,
+)
+from thinwire.collectives.table import TablePlan
 from thinwire.cost import Cost, at_once, ring_all_reduce
 from thinwire.errors import ConfigError
 from thinwire.groups import Op
@@ -45,8 +50,8 @@ CELLS_TO_PEEL = {3: 1.3, 4: 1.38, 5: 1.52, 6: 1.67, 7: 1.83}
 CELLS_TO_ESTIMATE = 4.0
 # Bits by which magnitudes may grow in a step before the table is given up.
 SPARE = 2
-# Bits that a table may lose, those to spare among them, where nothing is remembered: so
-# much that magnitudes may fall to a quarter in a step before it is given up.
+# Bits that a table may lose where there is no residual, the spare ones included: then
+# magnitudes may fall to a quarter in a step before the table is given up.
 LOSS = 4
 MOST_ROWS = 64
 
@@ -56,8 +61,8 @@ class S2(ByRows):
     """Exact where `decode` is "peel", else an estimate by "median" or "mean".
 
     The table has `rows` rows of `columns` cells. "auto" columns follow the last union;
-    where there is none yet, or a table for it would be no smaller than the vector, rows
-    are added up after their bitmap, as in `Union`.
+    in the first step, or if the table would be no smaller than the vector, rows are
+    added up after their bitmap, as in `UnionReduce`.
 
     Peeling sends multiples of a power of two that follows from the largest magnitude of
     the step before; what is finer stays in `x`. Where there is no `x`, or all is finer,
@@ -87,20 +92,20 @@ class S2(ByRows):
     def grade(self) -> Grade:
         return Grade.EXACT if self.decode == "peel" else Grade.NONE
 
-    def sum_held(self, held: Held, channel: Channel, state: State) -> Rows:
+    def sum_held(self, held: Held, channel: Channel, memory: RowMemory) -> Rows:
         if self.decode == "peel":
-            return self._peeled(held, channel, state)
-        columns = self.columns_for(held.count, state.saved.get("union"))
+            return self._peeled(held, channel, memory)
+        columns = self.columns_for(held.count, memory.union)
         if columns == 0:
             total = union.sum_at(union.union_of(held, channel), held, channel)
         else:
             keys = self._keys(channel)
             total = _estimated(held, channel, columns, keys, how=self.decode)
-        remember_union(state, total.nnz)
+        memory.record_union(total.nnz)
         return total
 
     def columns_for(self, count: int, rows: int | None) -> int:
-        """Columns for a union of so many of `count` rows; 0 for no table at all."""
+        """Columns for a union of `rows` among `count` rows; 0 for no table."""
         if self.columns != "auto":
             return self.columns
         if rows is None:
@@ -125,7 +130,7 @@ class S2(ByRows):
     def card(
         self, size: int, width: int, ranks: int, *, columns: int, stuck: int
     ) -> Cost:
-        """The cost with such a table and so many rows that are added up after it."""
+        """The cost of a table of `columns`, and of adding up `stuck` rows after it."""
         if size == 0 or ranks == 1:
             return Cost()
         note = NBYTES if self.decode == "peel" else 0
@@ -133,53 +138,52 @@ class S2(ByRows):
         table = ring_all_reduce(4 * self.rows * columns * width, ranks)
         return Cost(after.rounds, at_once(after, table).nbytes)
 
-    def _peeled(self, held: Held, channel: Channel, state: State) -> Rows:
+    def _peeled(self, held: Held, channel: Channel, memory: RowMemory) -> Rows:
         offered = held.at(held.ids)
-        told = Note.of(offered)
-        plan = self._plan(held.count, told, channel, state)
+        mine = StepSummary.of(offered)
+        plan = self._plan(held.count, mine, channel, memory)
         table = None if plan is None else plan.filled(held.ids, offered)
         riders = [] if table is None else [(table.cells, Op.SUM)]
-        ids = union.union_of(held, channel, *riders, (told, Op.MAX))
-        note = Note.read(told)
-        remember(state, note, len(ids))
-        if not isfinite(note.peak):
+        ids = union.union_of(held, channel, *riders, (mine, Op.MAX))
+        summary = StepSummary.read(mine)
+        memory.record(summary, len(ids))
+        if not isfinite(summary.peak):
             held.clear(held.ids)
             return Rows(ids, offered.new_full((len(ids), held.width), nan), held.count)
-        if table is None or not _serves(table.plan.point, note.peak, held):
-            return _sum_exactly(ids, held, channel, note.peak)
+        if table is None or not _serves(table.plan.point, summary.peak, held):
+            return _sum_exactly(ids, held, channel, summary.peak)
         values, stuck = table.peel_(ids)
         if len(stuck) == 0:
             held.remove(held.ids, table.sent)
             return Rows(ids, values, held.count)
         left = ids[stuck]
-        told_now = ~torch.isin(held.ids, left)
-        held.remove(held.ids[told_now], table.sent[told_now])
-        values[stuck] = _sum_exactly(left, held, channel, note.peak).values
+        delivered = ~torch.isin(held.ids, left)
+        held.remove(held.ids[delivered], table.sent[delivered])
+        values[stuck] = _sum_exactly(left, held, channel, summary.peak).values
         return Rows(ids, values, held.count)
 
-    def least(self, count: int, ranks: int, state: State) -> float:
-        # What was too fine to be sent stays in `x`, and the table would fill up with
-        # rows of zeros if it were offered.
-        bits = state.saved.get("peak")
+    def least(self, count: int, ranks: int, memory: RowMemory) -> float:
+        # Smaller values round to zero: the table would fill up with rows of zeros.
+        bits = memory.peak
         if bits is None or self.decode != "peel":
             return 0.0
         return 2.0 ** FixedPoint.of(magnitude(bits), ranks, SPARE).exponent
 
     def _plan(
-        self, count: int, told: Tensor, channel: Channel, state: State
-    ) -> Plan | None:
+        self, count: int, mine: Tensor, channel: Channel, memory: RowMemory
+    ) -> TablePlan | None:
         """How to fill a table; None for no table."""
-        columns = self.columns_for(count, state.saved.get("union"))
+        columns = self.columns_for(count, memory.union)
         if columns == 0:
             return None
-        bits = state.saved.get("peak")
+        bits = memory.peak
         if bits is None:
-            now = told.clone()
+            now = mine.clone()
             channel.group.all_reduce_((now, Op.MAX))
-            point = FixedPoint.of(Note.read(now).peak, channel.size)
+            point = FixedPoint.of(StepSummary.read(now).peak, channel.size)
         else:
             point = FixedPoint.of(magnitude(bits), channel.size, SPARE)
-        return Plan(self._keys(channel), columns, point)
+        return TablePlan(self._keys(channel), columns, point)
 
     def _keys(self, channel: Channel) -> Tensor:
         # Fresh in every step, or the same rows would get stuck, or mixed up, for ever.
@@ -206,7 +210,7 @@ class S2(ByRows):
 def _estimated(
     held: Held, channel: Channel, columns: int, keys: Tensor, *, how: Estimate
 ) -> Rows:
-    """What the cells say of the rows, which leave `x` whatever is said."""
+    """Estimate the rows from the cells; what was offered is removed from `x`."""
     mine = give_all(held)
     cells = kernels.sketch_rows(mine.ids, mine.values, keys, columns)
     ids = union.union_of(held, channel, (cells, Op.SUM))
@@ -214,31 +218,16 @@ def _estimated(
 
 
 def _serves(point: FixedPoint, peak: float, held: Held) -> bool:
-    """Whether multiples tell enough of rows up to `peak`: alike on every rank."""
+    """Whether multiples are exact enough for rows up to `peak`."""
     most = point.bits - 1 if held.remembers else LOSS
     return point.holds(peak) and point.lost(peak) <= most
 
 
 def _sum_exactly(ids: Tensor, held: Held, channel: Channel, peak: float) -> Rows:
-    """What all ranks have at these rows, up to `peak`, as multiples without a table."""
+    """The sum of these rows, of magnitudes up to `peak`, as multiples."""
     point = FixedPoint.of(peak, channel.size)
     multiples = point.multiples(held.at(ids))
     held.remove(ids, point.value(multiples))
     if len(ids):
         channel.group.all_reduce_((multiples, Op.SUM))
     return Rows(ids, point.value(multiples), held.count)
-
-
-def remember(state: State, note: Note, rows: int) -> None:
-    """What the next step is planned with: the same on every rank."""
-    remember_union(state, rows)
-    state.saved["offered"] = note.offered
-    state.saved.pop("peak", None)
-    if 0 < note.peak < inf:
-        state.saved["peak"] = note.bits
-
-
-def remember_union(state: State, rows: int) -> None:
-    """How many rows to expect: as many as now, or a little fewer than before."""
-    before = state.saved.get("union", 0)
-    state.saved["union"] = max(rows, before - (before - rows) // 8)

@@ -9,7 +9,7 @@ Whatever is cut off stays with the rank that cut it.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import Literal, get_args
@@ -19,9 +19,10 @@ from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel, Run, Sealed, Slot
 from thinwire.codecs import Codec, Split
 from thinwire.collectives import doubling
-from thinwire.collectives.collective import Room, Selecting, State, packet_nbytes
+from thinwire.collectives.collective import Room, Selecting, packet_nbytes
 from thinwire.collectives.ledger import Holders, Ledger
-from thinwire.collectives.ratio import Ratio
+from thinwire.collectives.memory import CollectiveMemory, checked
+from thinwire.collectives.ratio import Ratio, SparDLMemory
 from thinwire.collectives.teams import Team, all_gather, reduce_scatter
 from thinwire.cost import Cost, Link
 from thinwire.errors import ConfigError
@@ -84,13 +85,13 @@ class SparDL(Selecting):
                 f"one of {fitting}, or 'auto'"
             )
 
-    def init(self, layout: Layout) -> State:
-        # The blocks follow from the number of ranks, known at the first reduction.
-        return State()
+    def init(self, layout: Layout) -> CollectiveMemory:
+        return SparDLMemory()
 
     def all_reduce_(
-        self, x: Accumulator, channel: Channel, state: State, out: Room
+        self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room
     ) -> SparseVector:
+        memory = checked(memory, SparDLMemory)
         teams = self.teams_for(x.size, channel.size, channel.codec)
         team = Team.of(channel.rank, channel.size, teams)
         blocks = _blocks(x.size, team.size, self.partition)
@@ -103,7 +104,7 @@ class SparDL(Selecting):
             ledgers[team.position],
             budgets[team.position],
             turn=len(scatter),
-            state=None if self._recursive(team.count) else state,
+            memory=None if self._recursive(team.count) else memory,
         )
         gather = schedules.bruck(team.position, team.members, turn=_FINAL)
 
@@ -194,7 +195,7 @@ def _names_teams(teams: object) -> bool:
 class _Between:
     """How the owners of a block, one in each team, agree on its `k` entries.
 
-    By recursive doubling or, with a `state` that holds the controller of how many each
+    By recursive doubling or, with a `memory` that holds the controller of how many each
     of them sends, by gathering their lists.
     """
 
@@ -202,22 +203,22 @@ class _Between:
     ledger: Ledger
     k: int
     turn: int
-    state: State | None
+    memory: SparDLMemory | None
 
     @property
     def steps(self) -> list[Step]:
         """The schedule; empty with one team."""
         me, peers = self.team.number, self.team.owners
-        if self.state is not None:
+        if self.memory is not None:
             return schedules.bruck(me, peers, turn=self.turn)
         return schedules.doubling(me, peers, turn=self.turn, farthest_first=True)
 
     @property
     def entries(self) -> int:
         """The number of entries in a list that an owner sends."""
-        if self.state is None:
+        if self.memory is None:
             return self.k
-        return _ratio_of(self.state, self.k, self.team).h
+        return self._ratio(self.memory).h
 
     def slot(self, turn: int) -> Slot:
         """A list of another owner."""
@@ -231,11 +232,11 @@ class _Between:
                 return ledger.take(self.k)
             return ledger.select_and_seal(self.k, turn=_FINAL)
         first = ledger.select_and_seal(self.entries, self.turn)
-        if self.state is None:
+        if self.memory is None:
             agreed = doubling.agree(run, ledger, first, k=self.k, steps=self.steps)
         else:
             lists = all_gather(run, first, self.team.number, self.steps)
-            agreed = self._cut([each.vector for each in lists], self.state)
+            agreed = self._cut([each.vector for each in lists], self.memory)
         if alone:
             return agreed
         return ledger.seal(agreed, holders=self._owners, turn=_FINAL)
@@ -244,30 +245,17 @@ class _Between:
     def _owners(self) -> Holders:
         return Holders(self.team.count, self.team.number)
 
-    def _cut(self, lists: Sequence[SparseVector], state: State) -> SparseVector:
+    def _ratio(self, memory: SparDLMemory) -> Ratio:
+        return memory.ratio_for(self.k, self.team.count, self.team.position)
+
+    def _cut(self, lists: Sequence[SparseVector], memory: SparDLMemory) -> SparseVector:
         """The `k` largest entries of the sum; adjusts the controller."""
         total, team = sum_of(lists), self.team
-        after = _ratio_of(state, self.k, team).after(total.nnz, self.k, team.count)
-        own = {f"{name}@{team.position}": n for name, n in asdict(after).items()}
-        state.saved.update(own, teams=team.count)
+        memory.ratio = self._ratio(memory).after(total.nnz, self.k, team.count)
+        memory.teams, memory.position = team.count, team.position
         kept, dropped = total.split(self.k)
         self.ledger.return_to_residual(dropped, self._owners)
         return kept.filled(self.k)
-
-
-def _ratio_of(state: State, k: int, team: Team) -> Ratio:
-    """The controller of a block; a new one if other ranks were the block's owners.
-
-    It is the same on the owners of one block. With another number of teams these are
-    ranks whose controllers have drifted apart.
-    """
-    names = {field.name: f"{field.name}@{team.position}" for field in fields(Ratio)}
-    if state.saved.get("teams") == team.count and names["h"] in state.saved:
-        known = {name: state.saved[key] for name, key in names.items()}
-        return Ratio(**known).clamped(k, team.count)
-    for key in [key for key in state.saved if "@" in key]:
-        del state.saved[key]
-    return Ratio.start(k, team.count)
 
 
 @lru_cache(maxsize=256)

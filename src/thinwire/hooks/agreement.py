@@ -1,11 +1,12 @@
-"""Ranks compare notes before they start, and replicas whenever the user asks.
+"""Comparing settings and replicas between ranks.
 
-Notes travel as JSON: plain values, nothing is executed to read them.
+Everything travels as JSON: plain values, which are read without executing anything.
 """
 
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,76 +14,86 @@ from torch import Tensor
 from thinwire.errors import AgreementError, ConfigError, ReplicaError, WireError
 from thinwire.groups import Group
 
-Note = Mapping[str, object]
+Settings = Mapping[str, object]
 
 _SHOWN = 5
 
 
-def gather_notes(group: Group, note: Note, device: torch.device) -> list[Note]:
-    """Every rank's note, in order of rank."""
-    text = json.dumps(note).encode()
+def gather_json(group: Group, value: object, device: torch.device) -> list[Any]:
+    """The value of every rank, in order of rank."""
+    text = json.dumps(value).encode()
     body = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(device)
-    notes = []
+    values = []
     for rank, received in enumerate(group.all_gather(body, nbytes=None)):
         try:
-            notes.append(json.loads(received.cpu().numpy().tobytes()))
+            values.append(json.loads(received.cpu().numpy().tobytes()))
         except ValueError as error:
-            raise WireError(f"rank {rank} sent a note that is not JSON") from error
-    return notes
+            raise WireError(f"rank {rank} sent settings that are not JSON") from error
+    return values
 
 
 def compare_settings(
-    group: Group, note: Note, problem: ConfigError | None, device: torch.device
+    group: Group,
+    settings: Settings,
+    device: torch.device,
+    *,
+    partial: Settings | None = None,
+    problem: ConfigError | None = None,
 ) -> None:
-    """Raise on every rank alike if one has a problem or settings of its own.
+    """Raise on every rank if one rank has a problem, or other settings.
 
-    Settings named "...@part" are compared among the ranks that have them.
+    All ranks have the same names in `settings`. Those in `partial` are compared among
+    the ranks that have them.
     """
-    notes = gather_notes(
-        group, {**note, "problem": None if problem is None else str(problem)}, device
-    )
+    said = None if problem is None else str(problem)
+    sent = {"common": settings, "partial": partial or {}, "problem": said}
+    received = gather_json(group, sent, device)
     if problem is not None:
         raise problem
-    for rank, other in enumerate(notes):
+    for rank, other in enumerate(received):
         if other["problem"] is not None:
             raise AgreementError(f"rank {rank} cannot start: {other['problem']}")
     differences = [
-        f"{key}: {_by_rank([other.get(key) for other in notes])}"
-        for key in {key: None for other in notes for key in other}
-        if _differ(notes, key)
+        *_differences([each["common"] for each in received], absent_counts=True),
+        *_differences([each["partial"] for each in received], absent_counts=False),
     ]
     if differences:
         more = len(differences) - _SHOWN
         raise AgreementError(
-            "ranks are set up differently; make these alike on every rank. "
+            "ranks are set up differently; make these equal on every rank. "
             + "; ".join(differences[:_SHOWN])
             + (f"; and {more} more" if more > 0 else "")
         )
 
 
-def _differ(notes: Sequence[Note], key: str) -> bool:
-    held = [note for note in notes if key in note] if "@" in key else notes
-    return any(note.get(key) != held[0].get(key) for note in held)
+def _differences(notes: Sequence[Settings], *, absent_counts: bool) -> list[str]:
+    """The names whose values differ, with their values."""
+    found = []
+    for key in dict.fromkeys(key for note in notes for key in note):
+        held = [note.get(key) for note in notes if absent_counts or key in note]
+        if any(value != held[0] for value in held):
+            found.append(f"{key}: {_by_rank([note.get(key) for note in notes])}")
+    return found
 
 
 def compare_replicas(
     group: Group, parameters: Mapping[str, Tensor], device: torch.device
 ) -> None:
-    """Raise on every rank alike if a parameter's bits differ between ranks."""
-    notes = gather_notes(
-        group, {name: _checksum(p) for name, p in parameters.items()}, device
-    )
-    astray = {}
+    """Raise on every rank if a parameter's bits differ between ranks."""
+    sums = {name: _checksum(parameter) for name, parameter in parameters.items()}
+    received = gather_json(group, sums, device)
+    different = {}
     for name in parameters:
-        sums = [note.get(name) for note in notes]
-        if any(each != sums[0] for each in sums):
-            astray[name] = [r for r, each in enumerate(sums) if each != sums[0]]
-    if astray:
-        name, ranks = next(iter(astray.items()))
+        first, *others = (each.get(name) for each in received)
+        ranks = [rank for rank, each in enumerate(others, 1) if each != first]
+        if ranks:
+            different[name] = ranks
+    if different:
+        name, ranks = next(iter(different.items()))
         raise ReplicaError(
-            f"{len(astray)} of {len(parameters)} parameters differ between replicas; "
-            f"the first is {name!r}, where ranks {ranks} differ from rank 0. Reload "
-            "every rank from one checkpoint"
+            f"{len(different)} of {len(parameters)} parameters differ between "
+            f"replicas; the first is {name!r}, where ranks {ranks} differ from rank 0. "
+            "Reload every rank from one checkpoint"
         )
 
 

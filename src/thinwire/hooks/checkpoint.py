@@ -1,8 +1,8 @@
-"""State dicts of a hook: plain tensors and scalars, under parameter names, per rank.
+"""State dicts of a hook: tensors by parameter name, and scalars, for each rank.
 
-Everything sits under a key that names rank and size, so that no two ranks write the
-same key even where a checkpointing library merges their dicts. Units are one string:
-a library that fills a template by its keys then needs no template of their shape.
+Everything is under a key that names rank and size, so that no two ranks write the same
+key if a checkpointing library merges their dicts. Units are saved as one string, so
+that a library that fills a template by its keys needs no template of their shape.
 """
 
 import json
@@ -13,8 +13,8 @@ from typing import Any, Literal
 from torch import Tensor
 
 from thinwire.errors import ConfigError
-from thinwire.hooks.rows import numbers, read
 from thinwire.hooks.units import Units
+from thinwire.reducers.sparse_gradients import integers, read
 
 FORMAT = 1
 _SCALARS = {
@@ -32,7 +32,7 @@ Residual = Literal["keep", "drop"]
 
 
 def key_of(rank: int, size: int) -> str:
-    """The key that one rank's entries are under.
+    """The key of one rank's entries.
 
     >>> key_of(0, 4)
     'rank 0 of 4'
@@ -43,7 +43,7 @@ def key_of(rank: int, size: int) -> str:
 def entries_for(
     saved: Mapping[str, Any], rank: int, size: int, residual: Residual
 ) -> Mapping[str, Any]:
-    """The entries of a state dict that this rank may load."""
+    """The entries that this rank may load; a `ConfigError` if there are none."""
     if residual not in ("keep", "drop"):
         raise ConfigError(f"residual is {residual!r}: choose 'keep' or 'drop'")
     if saved.get("version") != FORMAT:
@@ -68,13 +68,13 @@ def entries_for(
     )
 
 
-def planned(saved: Mapping[str, Any], size: int) -> bool:
-    """Whether what ranks planned together, in so many, is in a state dict."""
+def is_of_size(saved: Mapping[str, Any], size: int) -> bool:
+    """Whether a state dict was saved with this number of ranks."""
     return any(key.endswith(f" of {size}") for key in saved)
 
 
 def check(entries: Mapping[str, Any], units: Units, residual: Residual) -> None:
-    """Refuse entries that are damaged or of another model, before anything changes."""
+    """Refuse entries that are damaged or of another model; change nothing."""
     for key, kind in _SCALARS.items():
         if not isinstance(entries.get(key), kind):
             raise ConfigError(
@@ -113,7 +113,7 @@ def _same_names(listed: Sequence[str], known: Mapping[str, object]) -> None:
 
 
 def units_of(entries: Mapping[str, Any]) -> Sequence[tuple[str, ...]]:
-    """The units as they were saved."""
+    """The names in each unit, as saved."""
     try:
         return [tuple(map(str, unit)) for unit in json.loads(entries["units"])]
     except (KeyError, TypeError, ValueError) as error:
@@ -121,12 +121,12 @@ def units_of(entries: Mapping[str, Any]) -> Sequence[tuple[str, ...]]:
 
 
 def _counters_of(entries: Mapping[str, Any]) -> Sequence[dict[str, int]]:
-    """The whole numbers that each unit's collective had saved."""
+    """The `to_dict` of each unit's collective memory."""
     try:
-        counters = [numbers(unit) for unit in json.loads(entries["counters"])]
+        counters = [integers(unit) for unit in json.loads(entries["counters"])]
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError("a state dict whose counters cannot be read") from error
-    # None at all where nothing was ever remembered.
+    # There are none if the units had no states.
     if counters and len(counters) != len(units_of(entries)):
         raise ConfigError(
             f"a damaged state dict: counters of {len(counters)} units, and "
@@ -141,12 +141,12 @@ def fill(
     residual: Residual,
     *,
     scope: str,
-    planned: bool,
+    same_size: bool,
 ) -> None:
-    """Copy checked entries into the units; in another scope, units are drawn anew.
+    """Copy checked entries into the units; another scope starts with one unit.
 
-    What ranks planned together is loaded where it is `planned` for as many as now, also
-    from another rank's entries: it is the same on all of them, and has to be.
+    The memories of collectives are loaded if they are of the `same_size`, also from
+    another rank's entries, because all ranks must load the same.
     """
     saved = {} if residual == "drop" else _vectors(entries)
     held = {
@@ -159,15 +159,15 @@ def fill(
     known = entries["scope"] == scope
     units.regroup(units_of(entries) if known else [units.layout.names])
     units.settled = known and entries["settled"]
-    units.sparse.load(read(entries.get("sparse", "{}")) if planned else {})
+    units.sparse.load(read(entries.get("sparse", "{}")) if same_size else {})
     if not (remember or was_held):
         return
     for state in units.states:
         state.step = int(entries["step"])
         state.memory.scale = float(entries["scale"])
-    if known and planned:
+    if known and same_size:
         for state, counters in zip(units.states, _counters_of(entries), strict=False):
-            state.collective.saved.update(counters)
+            state.collective.load_dict(counters)
     for kind, vectors in units.vectors().items():
         for name, view in vectors.items():
             if name in held.get(kind, {}):
@@ -175,12 +175,12 @@ def fill(
 
 
 def dump(units: Units) -> dict[str, Any]:
-    """What the units contribute to a state dict; tensors share their memory."""
+    """The entries of the units; tensors share their memory."""
     states = units.states if units.remember else []
     first = states[0] if states else None
     return {
         "units": json.dumps([layout.names for layout in units.layouts]),
-        "counters": json.dumps([state.collective.saved for state in states]),
+        "counters": json.dumps([state.collective.to_dict() for state in states]),
         "sparse": units.sparse.dump(),
         "settled": units.settled,
         "step": 0 if first is None else first.step,
@@ -189,32 +189,30 @@ def dump(units: Units) -> dict[str, Any]:
     }
 
 
-def note(units: Units, passes: int) -> dict[str, object]:
-    """What ranks must have alike to fit together, in brief.
+def comparable(
+    units: Units, passes: int
+) -> tuple[dict[str, object], dict[str, object]]:
+    """What must be equal on all ranks, and what on those that have the same names.
 
-    What a collective remembers decides which messages it sends: ranks that have loaded
-    different steps would wait for each other, or take one message for another. What is
-    named "...@part" is alike on the ranks of that part.
+    The memories of collectives decide which messages are sent: ranks that have loaded
+    different ones would wait for each other, or misread messages.
     """
     dumped = dump(units)
-    counters = json.loads(dumped["counters"])
-    common = [{k: v for k, v in unit.items() if "@" not in k} for unit in counters]
+    memories = [s.collective for s in units.states] if units.remember else []
     texts = {
         "units": dumped["units"],
-        "counters": json.dumps(common),
+        "counters": json.dumps([memory.common() for memory in memories]),
         "sparse": dumped["sparse"],
     }
-    return {
-        "passes so far": passes,
-        "step": dumped["step"],
-        **{f"{key} (checksum)": zlib.crc32(t.encode()) for key, t in texts.items()},
-        **{
-            f"unit {number}, {key}": value
-            for number, unit in enumerate(counters)
-            for key, value in unit.items()
-            if "@" in key
-        },
+    common: dict[str, object] = {"passes so far": passes, "step": dumped["step"]}
+    for key, text in texts.items():
+        common[f"{key} (checksum)"] = zlib.crc32(text.encode())
+    partial: dict[str, object] = {
+        f"unit {number}, {key}": value
+        for number, memory in enumerate(memories)
+        for key, value in memory.partial().items()
     }
+    return common, partial
 
 
 def _vectors(entries: Mapping[str, Any]) -> dict[str, Mapping[str, Tensor]]:

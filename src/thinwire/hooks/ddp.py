@@ -1,54 +1,45 @@
-"""The DDP communication hook: one reducer behind DistributedDataParallel.
+"""The communication hook for DistributedDataParallel, and its public state.
 
-    state = State(model, reducer)
+    state = DDPState(model, reducer)
     model.register_comm_hook(state, hook)
 
-`thinwire.attach` does both from names. Communication runs on one background thread
-with a process group of its own, so that it overlaps with the backward pass; a failure
-there is raised from `backward`, with its own type.
+`thinwire.attach` does both from names. Reductions run on a background thread with a
+process group of its own, in parallel with the backward pass (see `hooks.engine`). Their
+errors are raised from `backward`.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, NoReturn, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
-from torch.autograd import Variable
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.codecs import Timed
-from thinwire.collectives import Dense, GatherRows, RowCollective
-from thinwire.cost import ring_all_reduce
-from thinwire.errors import (
-    AgreementError,
-    ConfigError,
-    GroupError,
-    PeerError,
-    ThinwireError,
-)
-from thinwire.feedback import Forget, Residual
-from thinwire.groups import Counted, Op, Traffic
+from thinwire.collectives import GatherRows, RowCollective
+from thinwire.errors import AgreementError, ConfigError
+from thinwire.groups import Counted
 from thinwire.groups.torch import TorchGroup
 from thinwire.hooks import agreement, checkpoint
-from thinwire.hooks.backward import Arrival
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.inspection import (
     check_model,
+    raise_everywhere,
     settings_of,
     sparse_names,
     trained_parameters,
 )
 from thinwire.hooks.metrics import metrics_of
-from thinwire.hooks.rows import SparseGradients
-from thinwire.hooks.units import Names, Units
+from thinwire.hooks.passes import Passes
+from thinwire.hooks.plain import PlainAllReduce
+from thinwire.hooks.units import Units
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
-from thinwire.reducers import State as UnitState
+from thinwire.reducers.flush import flush_
+from thinwire.reducers.sparse_gradients import SparseGradients
 
 logger = logging.getLogger(__name__)
 
@@ -56,38 +47,23 @@ Scope = Literal["bucket", "model"]
 
 
 class Scaler(Protocol):
-    """The part of a GradScaler that matters here."""
+    """The method of a GradScaler that is used here."""
 
     def get_scale(self) -> float: ...
 
 
-def hook(state: "State", bucket: GradBucket) -> Future[Tensor]:
-    """The function that DDP calls with every bucket."""
-    return state.arrive(bucket)
+def hook(state: "DDPState", bucket: GradBucket) -> Future[Tensor]:
+    """Reduce a bucket: DDP calls this with every bucket of a backward pass."""
+    return state.reduce(bucket)
 
 
-def report(
-    problem: ConfigError,
-    model: DistributedDataParallel,
-    process_group: dist.ProcessGroup | None = None,
-) -> NoReturn:
-    """Raise a problem on every rank, where the others construct their `State`."""
-    device = next(model.parameters()).device
-    group = TorchGroup(process_group or model.process_group, device=device)
-    agreement.compare_settings(group, {}, problem, device)
-    raise problem
+class DDPState:
+    """A reducer for one DDP model.
 
-
-class State:
-    """A reducer at work for one DDP model, and what its user may ask of it.
-
-    All ranks construct it together; they compare settings, and a difference is an
-    error on every one of them before anything has changed.
+    All ranks construct it together. They compare their settings; a difference is an
+    error on every rank, and nothing has changed. The methods may be called between
+    backward passes, those that communicate by all ranks together.
     """
-
-    _compared = False
-    _bare = False
-    _direct = False
 
     def __init__(
         self,
@@ -100,91 +76,61 @@ class State:
         process_group: dist.ProcessGroup | None = None,
         timeout: float | None = None,
     ) -> None:
+        parent = process_group or model.process_group
         try:
             check_model(model, sparse)
             if scope not in get_args(Scope):
                 raise ConfigError(f"scope is {scope!r}: choose 'bucket' or 'model'")
-            reducer.collective.check((process_group or model.process_group).size())
+            reducer.collective.check(parent.size())
         except ConfigError as problem:
-            # The other ranks are about to compare settings: tell them.
-            report(problem, model, process_group)
-        self._process_group = process_group or model.process_group
+            raise_everywhere(problem, model, parent)
         self._scope = scope
         self._parameters = trained_parameters(model)
-        self._device = next(iter(self._parameters.values())).device
+        self._device = device = next(iter(self._parameters.values())).device
         self._reducer = reducer
         self._scaler = grad_scaler
-        agreement.compare_settings(
-            TorchGroup(self._process_group, timeout=timeout, device=self._device),
-            {
-                **settings_of(model, reducer, scope, scaled=grad_scaler is not None),
-                "sparse": repr(sparse),
-            },
-            None,
-            self._device,
-        )
-        rows = sparse_names(model.module)
-        self._has_rows = bool(rows)
-        layout = Layout.of((n, p) for n, p in self._parameters.items() if n not in rows)
-        self._transport = TorchGroup.own(
-            self._process_group, timeout=timeout, device=self._device
-        )
+        scaled = grad_scaler is not None
+        settings = settings_of(model, reducer, scope, sparse, scaled=scaled)
+        group = TorchGroup(parent, timeout=timeout, device=device)
+        agreement.compare_settings(group, settings, device)
+        self._transport = TorchGroup.own(parent, timeout=timeout, device=device)
         self._group = Counted(self._transport)
-        self._engine = Engine(
-            self._group,
-            Units(reducer, layout, self._device, SparseGradients(sparse, reducer.seed)),
-            {name: p.numel() for name, p in model.module.named_parameters()},
-            whole_model=scope == "model",
-            per_name=bool(model.find_unused_parameters or model.static_graph),
+        self._engine = self._new_engine(model, SparseGradients(sparse, reducer.seed))
+        rows = bool(sparse_names(model.module))
+        self._plain = PlainAllReduce(self._transport, self._engine, rows=rows)
+        names = {id(p): name for name, p in model.module.named_parameters()}
+        self._passes = Passes(
+            self._engine, self._plain, names, check=self._compare_checkpoints
         )
-        # All of them: one that was frozen after wrapping is still in a bucket.
-        self._names = {id(p): name for name, p in model.module.named_parameters()}
-        self._bucket_names: dict[tuple[int, ...], Names] = {}
-        self._in_backward = True
-        self._refusal: ThinwireError | None = None
-        self._direct_traffic = Traffic()
-        self._flushed = False
-        if not self._may_be_direct:
-            _ = self._engine.units.states  # a state dict then has all its keys at once
+        self._compared = False
+        # The pass after which nothing was left in any residual.
+        self._flushed_after: int | None = None
+        if not self._plain.fits(reducer):
+            _ = self._engine.units.states  # so that a state dict has all its keys
         if self._group.rank == 0:
             logger.info("%s on %d ranks, scope %r", reducer, self._group.size, scope)
 
-    def arrive(self, bucket: GradBucket) -> Future[Tensor]:
-        """Take a bucket from DDP and promise its mean."""
+    def reduce(self, bucket: GradBucket) -> Future[Tensor]:
+        """Take a bucket of a backward pass; return the future of its mean."""
         if bucket.index() == 0:
-            self._start()
-        if bucket.is_last() and self._in_backward:
-            # With the last bucket, as DDP does: the first may come in a nested pass.
-            _at_end_of_backward(self._raise_error)
-        arrival = Arrival(
-            self._names_in(bucket),
-            bucket.buffer(),
-            last=bucket.is_last(),
-            future=Future(devices=self._future_devices),
-            ready=self._event(),
-        )
-        if self._refusal is not None:
-            arrival.future.set_result(arrival.buffer)
-        elif self._direct:
-            self._all_reduce_directly(arrival)
-        else:
-            self._engine.take(arrival, raises=not self._in_backward)
-        return arrival.future
+            self._passes.begin(self._reducer, self._scale)
+        return self._passes.take(bucket)
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state: tensors (sharing memory) and scalars, for `torch.save`.
 
-        Save it on every rank, each in a file of its own: residuals differ. After
-        `flush()` rank 0's serves all.
+        Save it on every rank, each in a file of its own, because residuals differ.
+        After `flush()`, rank 0's state serves all ranks.
         """
         self._engine.drain()
-        density = self._reducer.collective.density
+        units, density = self._engine.units, self._reducer.collective.density
+        flushed = self._flushed_after == self._engine.passes_here
         entries = {
-            **checkpoint.dump(self._engine.units),
+            **checkpoint.dump(units),
             "scope": self._scope,
             **({} if density is None else {"density": density}),
             "passes": self._engine.passes,
-            "flushed": self._flushed or not self._engine.units.remember,
+            "flushed": flushed or not units.remember,
         }
         key = checkpoint.key_of(self._group.rank, self._group.size)
         return {"version": checkpoint.FORMAT, key: entries}
@@ -195,52 +141,57 @@ class State:
         *,
         residual: checkpoint.Residual = "keep",
     ) -> None:
-        """Go on from what `state_dict` returned on this rank.
+        """Continue from what `state_dict` returned on this rank.
 
-        `residual="drop"` accepts another rank's or another size's and starts without
-        residuals. Nothing changes if this raises.
+        `residual="drop"` accepts that of another rank, or of another number of ranks,
+        and starts without residuals. Nothing changes if this raises.
         """
         self._engine.drain()
         rank, size = self._group.rank, self._group.size
         entries = checkpoint.entries_for(state_dict, rank, size, residual)
-        units = self._engine.units
+        units, reducer = self._engine.units, self._reducer
         checkpoint.check(entries, units, residual)
-        reducer = self._reducer
         if "density" in entries and reducer.collective.density is not None:
             reducer = _with_density(reducer, float(entries["density"]))
-        planned = checkpoint.planned(state_dict, size)
-        checkpoint.fill(units, entries, residual, scope=self._scope, planned=planned)
+        same_size = checkpoint.is_of_size(state_dict, size)
+        checkpoint.fill(
+            units, entries, residual, scope=self._scope, same_size=same_size
+        )
         self._reducer = reducer
         self._engine.restart(int(entries["passes"]))
         self._compared = False
-        self._flushed = bool(entries["flushed"]) or residual == "drop"
+        flushed = bool(entries["flushed"]) or residual == "drop"
+        self._flushed_after = self._engine.passes_here if flushed else None
 
     def flush(self) -> None:
-        """Deliver every residual: its mean is added to `.grad`, and forgotten.
+        """Add the mean of every residual to `.grad`, and forget all that is remembered.
 
-        Whatever else is remembered, such as momentum, starts again from zero.
-
-        One dense all-reduce, made by all ranks together: right after the last
+        That takes one dense all-reduce, by all ranks together: right after the last
         `backward`, before the optimizer steps (and before a GradScaler unscales); or
-        before a change of method or of the number of workers.
+        before a change of method or of the number of ranks.
         """
         self._engine.drain()
-        units = self._engine.units
+        engine, units, scale = self._engine, self._engine.units, self._scale()
         if units.remember:
-            with self._engine.unbroken(), torch.no_grad():
+            with engine.exclusive():
                 for state in units.states:
-                    if state.memory.saved:  # else `x` is scratch, and owes nothing
-                        self._deliver_all(state)
-                    state.collective.saved.clear()
+                    flush_(
+                        state,
+                        self._parameters,
+                        self._group,
+                        scale=scale,
+                        finite=engine.finite,
+                    )
         units.sparse.forget()
-        if self._may_be_direct:
+        if self._plain.always_fits(self._reducer):
             units.forget()
-        # What was frozen meanwhile gets no gradient: it keeps what it is owed.
+        # A parameter that was frozen meanwhile keeps its residual.
         names = units.layout.names
-        self._flushed = all(self._parameters[name].requires_grad for name in names)
+        if all(self._parameters[name].requires_grad for name in names):
+            self._flushed_after = engine.passes_here
 
     def check_replicas(self) -> None:
-        """Compare parameter checksums over all ranks; raise where replicas differ."""
+        """Compare checksums of the parameters over all ranks; raise if they differ."""
         self._engine.drain()
         agreement.compare_replicas(self._transport, self._parameters, self._device)
 
@@ -252,52 +203,48 @@ class State:
     @density.setter
     def density(self, density: float) -> None:
         reducer = _with_density(self._reducer, density)
-        unguarded = self._engine.all_direct(self._reducer)
-        if unguarded or reducer.on_nonfinite == "unchecked":
-            # The guard, which would notice a difference, does not run: compare now.
+        if self._plain.fits(self._reducer) or reducer.on_nonfinite == "unchecked":
+            # There is no guard that would notice a difference: compare now.
             self._engine.drain()
-            notes = agreement.gather_notes(
-                self._transport, {"density": density}, self._device
-            )
-            if any(note != notes[0] for note in notes):
-                raise AgreementError(f"ranks set different densities: {notes}")
+            densities = agreement.gather_json(self._transport, density, self._device)
+            if any(other != densities[0] for other in densities):
+                raise AgreementError(f"ranks set different densities: {densities}")
         self._reducer = reducer
 
     def metrics(self) -> dict[str, float]:
         """Counters since this state was made, as plain floats.
 
         Bytes and rounds are this rank's; milliseconds are of the communication thread:
-        `wait_ms` inside the group, `encode_ms` in the codec, the others in kernels.
+        `wait_ms` in the group, `encode_ms` in the codec, the others in kernels.
         """
         self._engine.drain()
-        traffic = self._group.traffic + self._direct_traffic
+        traffic = self._group.traffic + self._plain.traffic
         return metrics_of(self._engine, traffic, self.density)
 
-    def _start(self) -> None:
-        """A new backward pass: its end will raise whatever goes wrong in it."""
-        self._in_backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001
-        self._refusal = None
-        try:
-            self._engine.refuse_if_torn()
-            scale = self._scale()
-            self._look_ahead()
-            self._compare_plans()
-        except ThinwireError as refusal:
-            if not self._in_backward:
-                raise
-            self._refusal = refusal
-            return
-        self._flushed = False
-        if not self._direct:
-            self._engine.begin(self._timed(self._reducer), scale, bare=self._bare)
+    def _new_engine(
+        self, model: DistributedDataParallel, sparse: SparseGradients
+    ) -> Engine:
+        rows = sparse_names(model.module)
+        layout = Layout.of((n, p) for n, p in self._parameters.items() if n not in rows)
+        return Engine(
+            self._group,
+            Units(self._reducer, layout, self._device, sparse),
+            # All parameters: one that was frozen after wrapping is still in a bucket.
+            {name: p.numel() for name, p in model.module.named_parameters()},
+            whole_model=self._scope == "model",
+            per_name=bool(model.find_unused_parameters or model.static_graph),
+        )
 
-    def _compare_plans(self) -> None:
-        """In the first pass, and in the first after a load."""
-        if self._compared or self._direct:
-            return
-        note = checkpoint.note(self._engine.units, self._engine.passes)
-        agreement.compare_settings(self._transport, note, None, self._device)
-        self._compared = True
+    def _compare_checkpoints(self) -> None:
+        """Check in the first pass, and after a load, that ranks continue together."""
+        if not self._compared:
+            common, partial = checkpoint.comparable(
+                self._engine.units, self._engine.passes
+            )
+            agreement.compare_settings(
+                self._transport, common, self._device, partial=partial
+            )
+            self._compared = True
 
     def _scale(self) -> float:
         scale = 1.0 if self._scaler is None else float(self._scaler.get_scale())
@@ -305,110 +252,6 @@ class State:
             raise ConfigError(f"the loss scale is {scale}: it must be finite, above 0")
         return scale
 
-    def _raise_error(self) -> None:
-        error = self._refusal or self._engine.error
-        if error is not None:
-            raise error
-
-    @property
-    def _may_be_direct(self) -> bool:
-        """Whether the reducer is plain DDP, as long as nothing is remembered."""
-        reducer = self._reducer
-        return (
-            isinstance(reducer.collective, Dense)
-            and isinstance(reducer.feedback, Residual | Forget)
-            and reducer.on_nonfinite != "zero"
-            and not self._has_rows
-        )
-
-    def _look_ahead(self) -> None:
-        """Whether this pass can be bare, and whether it is plain DDP altogether."""
-        units = self._engine.units
-        self._bare = not self._has_rows and self._engine.all_direct(self._reducer)
-        self._direct = (self._may_be_direct and not units.remember) or (
-            self._bare and not any(map(self._reducer.curious, units.states))
-        )
-
-    def _all_reduce_directly(self, arrival: Arrival) -> None:
-        """What plain DDP does, to the bit: divide, then the library's all-reduce."""
-        buffer = arrival.buffer
-        cost = ring_all_reduce(buffer.nbytes, self._group.size)
-        self._direct_traffic += Traffic(cost.rounds, cost.nbytes, cost.nbytes)
-        if arrival.last:
-            self._engine.count_direct_pass(self._reducer)
-
-        def done(error: GroupError | None) -> None:
-            if error is not None:
-                self._engine.fail(error)
-            arrival.future.set_result(buffer)
-
-        try:
-            # The division first, as DDP does, so that half precision does not overflow.
-            self._transport.begin_all_reduce_(buffer.div_(self._group.size), done)
-        except PeerError as error:
-            done(error)
-        except GroupError:
-            # An earlier bucket has failed; its own report says why, and is on its way.
-            arrival.future.set_result(buffer)
-
-    def _deliver_all(self, unit: UnitState) -> None:
-        x = unit.memory.x.whole()
-        self._group.all_reduce_((x, Op.SUM))
-        x.div_(self._group.size)
-        unit.memory.rescale_(
-            unit.memory.scale if self._scaler is None else self._scale()
-        )
-        for name, mean in unit.layout.views(x).items():
-            parameter = self._parameters[name]
-            if not parameter.requires_grad:
-                continue
-            spoilt = not self._engine.finite and _spoilt(parameter.grad)
-            if parameter.grad is None or spoilt:
-                parameter.grad = torch.empty_like(parameter).copy_(mean)
-            else:
-                parameter.grad.add_(mean)
-            mean.zero_()
-        for vector in unit.memory.saved.values():
-            # It differs between ranks, and is owed to nobody.
-            if vector is not unit.memory.x:
-                vector.zero_()
-
-    def _timed(self, reducer: Pipeline) -> Pipeline:
-        if reducer.codec is None:
-            return reducer
-        return replace(reducer, codec=Timed(reducer.codec, self._engine.stopwatch))
-
-    def _names_in(self, bucket: GradBucket) -> Names:
-        key = tuple(map(id, bucket.parameters()))
-        if key not in self._bucket_names:
-            self._bucket_names[key] = tuple(self._names[each] for each in key)
-        return self._bucket_names[key]
-
-    @property
-    def _future_devices(self) -> list[int | str | torch.device] | None:
-        return [self._device] if self._device.type == "cuda" else None
-
-    def _event(self) -> torch.cuda.Event | None:
-        if self._device.type != "cuda":
-            return None
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
-        return event
-
 
 def _with_density(reducer: Pipeline, density: float) -> Pipeline:
     return replace(reducer, collective=reducer.collective.with_density(density))
-
-
-def _spoilt(gradient: Tensor | None) -> bool:
-    return gradient is not None and not bool(gradient.isfinite().all())
-
-
-def _at_end_of_backward(callback: Callable[[], None]) -> None:
-    """Call back when this backward pass is over.
-
-    DDP queues its own last callback after the last bucket, so ours queues itself once
-    more to come after it: DDP is then ready for another pass even if we raise.
-    """
-    engine = Variable._execution_engine  # noqa: SLF001 - there is no public way in
-    engine.queue_callback(lambda: engine.queue_callback(callback))

@@ -1,7 +1,11 @@
-"""Engine: the communication thread's side of a hook, one backward pass after another.
+"""Engine: runs backward passes on the communication thread. It does not know DDP.
 
-It knows units, plans and failures; it does not know DDP. Every method that touches the
-units runs on the courier's thread or after `drain`.
+Threads. DDP calls the hook on the autograd thread, which only submits jobs to the
+communication thread (`begin`, `take`). From `begin` until the future of the pass's last
+bucket is done, the units, the group and all attributes of the engine belong to the
+communication thread. Otherwise they belong to the caller: to the autograd thread at the
+start of a pass, because DDP waits for all futures at the end of the last one; to any
+other thread after `drain`. Only `fail` may be called from any thread.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,20 +14,29 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 
 from thinwire import kernels
-from thinwire.errors import AgreementError, GroupError, TornError, WireError
+from thinwire.errors import (
+    AgreementError,
+    GroupError,
+    InconsistentStateError,
+    WireError,
+)
 from thinwire.groups import Group
-from thinwire.hooks.backward import Arrival, Backward
-from thinwire.hooks.courier import Courier
-from thinwire.hooks.units import Names, Plan, Units
+from thinwire.hooks.backward_pass import BackwardPass, PendingBucket
+from thinwire.hooks.comm_thread import CommThread
+from thinwire.hooks.units import BucketPlan, Names, Units
 from thinwire.reducers import Pipeline
 
-# DDP redraws its buckets after a process's first step. Two steps with one unit give
-# every run, resumed after the first step or not, the same units at the same step.
+# DDP rebuilds its buckets after a process's first step. With one unit in the first two
+# steps, every run gets the same units at the same step, resumed after one step or not.
 SETTLE_AT = 2
 
 
 class Engine:
-    """Runs passes in order and remembers what they came to."""
+    """Runs passes in order; keeps their counters and failures.
+
+    `inconsistent` is the failure that left the residuals of the ranks inconsistent;
+    `error` is that of the last pass, if any.
+    """
 
     def __init__(
         self,
@@ -43,92 +56,83 @@ class Engine:
         self.skipped = 0
         self.kept = 0.0
         self.finite = True
-        self.torn: BaseException | None = None
+        self.inconsistent: BaseException | None = None
         self.error: BaseException | None = None
         self._whole_model = whole_model
         self._per_name = per_name
-        self._courier = Courier()
+        self._thread = CommThread()
         cuda = units.device.type == "cuda"
         self._stream = torch.cuda.Stream(units.device) if cuda else None  # type: ignore[no-untyped-call]
-        self._plan: Plan | None = None
-        self._pass: Backward | None = None
+        self._plan: BucketPlan | None = None
+        self._pass: BackwardPass | None = None
 
-    def begin(self, reducer: Pipeline, scale: float, *, bare: bool = False) -> None:
-        """Open a backward pass; its arrivals follow. `bare`: every unit is direct."""
-        self._courier.submit(lambda: self._open(reducer, scale, bare=bare))
+    def begin(self, reducer: Pipeline, scale: float, *, plain: bool = False) -> None:
+        """Start a backward pass, whose buckets follow."""
+        self._thread.submit(lambda: self._open(reducer, scale, plain=plain))
 
-    def all_direct(self, reducer: Pipeline) -> bool:
-        """Whether there are units, for good, and plain DDP would do for each."""
-        units = self.units
-        ready = units.remember and units.settled
-        return ready and all(reducer.direct(state) for state in units.states)
+    def take(self, bucket: PendingBucket, *, raises: bool) -> None:
+        """Reduce a bucket in its turn and complete its future.
 
-    def count_direct_pass(self, reducer: Pipeline) -> None:
-        """Take note of a pass that plain DDP's way was good for."""
+        With `raises`, a failure is put into the future; otherwise only into `error`.
+        """
+        self._thread.submit(lambda: self._run(bucket, raises=raises))
+
+    def count_plain_pass(self, reducer: Pipeline) -> None:
+        """Count a pass that DDP's own all-reduce has replaced."""
         self.passes_here += 1
         self.kept = 1.0
         if self.units.remember:
             self.passes += 1
             for state in self.units.states:
-                reducer.count(self.group, state)
-
-    def take(self, arrival: Arrival, *, raises: bool) -> None:
-        """Reduce a bucket in its turn and complete its future.
-
-        With `raises`, a failure is put into the future; else it waits in `error`.
-        """
-        self._courier.submit(lambda: self._guarded(arrival, raises=raises))
+                reducer.count_plain(self.group, state)
 
     def drain(self) -> None:
-        """Wait until everything that was begun is over, and refuse a torn state."""
-        self._courier.drain()
+        """Wait for all passes that were begun; raise if the state is inconsistent."""
+        self._thread.drain()
         if self._stream is not None:
             self._stream.synchronize()
-        self._judge()
-        self.refuse_if_torn()
+        self._check_packets()
+        self.check_consistent()
 
     @contextmanager
-    def unbroken(self) -> Iterator[None]:
-        """Work on the units outside of a pass: torn if it does not come to its end."""
-        self.torn = InterruptedError("work on the residuals did not come to its end")
+    def exclusive(self) -> Iterator[None]:
+        """Change the units outside of a pass; an exception leaves them inconsistent."""
+        self.inconsistent = InterruptedError("a change of the residuals did not finish")
         try:
             yield
         except BaseException as error:
-            self.torn = error
+            self.inconsistent = error
             raise
-        self.torn = None
+        self.inconsistent = None
 
     def fail(self, error: BaseException) -> None:
-        """Note a failure: the state is torn unless all ranks refused alike.
+        """Record the first failure of a pass, which is the cause of later ones.
 
-        The first one counts: it names the cause, and others follow from it.
+        The state is inconsistent afterwards, unless all ranks have refused the step.
         """
-        if self.error is not None:
-            return
-        self.error = error
-        if isinstance(error, AgreementError):
-            self.torn = None
-        else:
-            self.torn = error
+        if self.error is None:
+            self.error = error
+            refused = isinstance(error, AgreementError)
+            self.inconsistent = None if refused else error
 
-    def refuse_if_torn(self) -> None:
-        """A reduction that raised is over, and so is what it was working on."""
-        if self.torn is not None:
-            raise TornError(
-                "an earlier reduction failed half-way, so this rank's residuals are "
-                "not to be trusted: restart every rank from the last checkpoint. The "
-                f"failure was: {self.torn!r}"
-            ) from self.torn
+    def check_consistent(self) -> None:
+        """Raise if an earlier reduction has failed half-way."""
+        if self.inconsistent is not None:
+            raise InconsistentStateError(
+                "an earlier reduction failed half-way, so this rank's residuals do not "
+                "match those of other ranks: restart every rank from the last "
+                f"checkpoint. The failure was: {self.inconsistent!r}"
+            ) from self.inconsistent
 
     def restart(self, passes: int) -> None:
-        """Go on from a checkpoint, whose units are in place already."""
+        """Continue from a checkpoint that has been loaded into the units."""
         self.passes = passes
         self._plan = None
 
-    def _open(self, reducer: Pipeline, scale: float, *, bare: bool) -> None:
+    def _open(self, reducer: Pipeline, scale: float, *, plain: bool) -> None:
         self.error = None
         unsettled = not self.units.settled and self.passes >= SETTLE_AT
-        self._pass = Backward(
+        self._pass = BackwardPass(
             reducer,
             self.group,
             self.units,
@@ -137,85 +141,86 @@ class Engine:
             number=self.passes,
             scale=scale,
             per_name=self._per_name,
-            bare=bare,
+            plain=plain,
         )
-        # Torn from before the first message until after the last.
-        self.torn = InterruptedError("a backward pass did not run to its end")
+        # From before the first message until after the last.
+        self.inconsistent = InterruptedError("a backward pass did not finish")
 
-    def _guarded(self, arrival: Arrival, *, raises: bool) -> None:
+    def _run(self, bucket: PendingBucket, *, raises: bool) -> None:
         if self.error is None:
-            self._try(arrival)
-        if self.error is not None or arrival.last:
-            self._complete(arrival, raises=raises)
+            self._try(bucket)
+        if self.error is not None or bucket.last:
+            self._complete(bucket, raises=raises)
 
-    def _try(self, arrival: Arrival) -> None:
+    def _try(self, bucket: PendingBucket) -> None:
         stream = self._stream
         try:
             with (
                 torch.no_grad(),
                 kernels.timed_primitives(self.stopwatch),
-                self._beside(),
+                self._on_stream(),
             ):
-                if stream is not None and arrival.ready is not None:
-                    stream.wait_event(arrival.ready)
-                self._add(arrival)
-        except BaseException as error:  # of any kind: raised again from backward
+                if stream is not None and bucket.ready is not None:
+                    stream.wait_event(bucket.ready)
+                self._add(bucket)
+        except BaseException as error:  # of any kind: it is raised from backward
             self.fail(error)
 
-    def _add(self, arrival: Arrival) -> None:
+    def _add(self, bucket: PendingBucket) -> None:
         current = self._pass
         if current is None:
             raise RuntimeError("a bucket arrived before its backward pass began")
-        current.add(arrival)
-        if arrival.last:
+        current.add(bucket)
+        if bucket.last:
             self._close(current)
 
-    def _close(self, current: Backward) -> None:
+    def _close(self, current: BackwardPass) -> None:
         self._plan = current.plan
         self.passes += 1
         self.passes_here += 1
-        # Now, not at the next pass: a checkpoint in between must know the units.
-        buckets = [arrival.names for arrival in current.arrivals]
+        # Now, not in the next pass: a checkpoint in between must have the final units.
+        buckets = [bucket.names for bucket in current.buckets]
         if self._settle_if_due(buckets, passes_here=self.passes_here):
-            self._plan = Plan.draw(self.units.layouts, buckets, self._sizes)
+            self._plan = BucketPlan.draw(self.units.layouts, buckets, self._sizes)
         self.finite = current.finite
         self.skipped += not current.finite
         if current.finite and self.units.layout.size:
             self.kept = current.delivered / self.units.layout.size
-        self.torn = None
+        self.inconsistent = None
 
-    def _complete(self, arrival: Arrival, *, raises: bool) -> None:
-        """DDP reads results when the last future is done: complete them all then."""
-        waiting = self._pass.arrivals if self._pass is not None else []
-        for each in {id(each): each for each in (*waiting, arrival)}.values():
+    def _complete(self, bucket: PendingBucket, *, raises: bool) -> None:
+        """Complete all futures: DDP reads results when the last one is done."""
+        waiting = self._pass.buckets if self._pass is not None else []
+        for each in {id(each): each for each in (*waiting, bucket)}.values():
             if each.future.done():
                 continue
             if self.error is None or not raises:
-                with self._beside():  # whoever takes it waits for what was begun there
+                with self._on_stream():  # a CUDA future records its stream
                     each.future.set_result(each.buffer)
             else:
                 each.future.set_exception(_as_exception(self.error))  # type: ignore[arg-type]
 
-    def _beside(self) -> AbstractContextManager[object]:
-        """On the stream of communication, beside the one of the backward pass."""
+    def _on_stream(self) -> AbstractContextManager[object]:
+        """Use the communication stream, which runs beside that of the backward pass."""
         stream = self._stream
         return nullcontext() if stream is None else torch.cuda.stream(stream)
 
-    def _judge(self) -> None:
-        """What packets on a device turned out to be, now that nothing is under way."""
+    def _check_packets(self) -> None:
+        """Record whether a packet in device memory was wrong; the thread is idle."""
         try:
             for state in self.units.states if self.units.remember else ():
                 state.raise_deferred_errors(wait=True)
         except WireError as error:
             self.fail(error)
-            self.torn = self.torn or error  # also after a refusal, which tears nothing
+            # Also if the last pass was refused, which alone is consistent.
+            self.inconsistent = self.inconsistent or error
 
-    def _choose(self, buckets: Sequence[Names]) -> Plan:
+    def _choose(self, buckets: Sequence[Names]) -> BucketPlan:
         self._settle_if_due(buckets, passes_here=self.passes_here + 1)
-        return Plan.draw(self.units.layouts, buckets, self._sizes)
+        return BucketPlan.draw(self.units.layouts, buckets, self._sizes)
 
     def _settle_if_due(self, buckets: Sequence[Names], *, passes_here: int) -> bool:
-        """Make units of the buckets, if it is time and DDP has redrawn them by now."""
+        """Make units of the buckets in the step in which they are final."""
         if self.units.settled or self.passes < SETTLE_AT or passes_here < SETTLE_AT:
             return False
         known = set(self.units.layout.names)
@@ -227,5 +232,5 @@ class Engine:
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """What a future accepts."""
+    """An error of a type that futures accept."""
     return error if isinstance(error, Exception) else GroupError(repr(error))

@@ -1,11 +1,16 @@
-"""Which models the hook can serve, and what must be alike on every rank."""
+"""Which models the hook can serve, and which settings ranks compare."""
 
 from collections.abc import Mapping
+from typing import NoReturn
 
 from torch import nn
+from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
+from thinwire.collectives import RowCollective
 from thinwire.errors import ConfigError
+from thinwire.groups.torch import TorchGroup
+from thinwire.hooks import agreement
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
 from thinwire.version import __version__
@@ -56,7 +61,7 @@ def check_model(model: DistributedDataParallel, sparse: object) -> None:
 
 
 def _check_sparse(sparse: object) -> None:
-    """Refuse what cannot add up the rows of sparse gradients."""
+    """Refuse an object that cannot reduce sparse gradients."""
     if not callable(getattr(sparse, "sum_rows", None)):
         raise ConfigError(
             f"sparse is {sparse!r}: give 'gather', 'union', 's2', 'cheapest', or a "
@@ -83,10 +88,27 @@ def sparse_names(module: nn.Module) -> set[str]:
     }
 
 
+def raise_everywhere(
+    problem: ConfigError,
+    model: DistributedDataParallel,
+    process_group: ProcessGroup | None = None,
+) -> NoReturn:
+    """Raise a problem on all ranks, while the others construct their `DDPState`."""
+    device = next(model.parameters()).device
+    group = TorchGroup(process_group or model.process_group, device=device)
+    agreement.compare_settings(group, {}, device, problem=problem)
+    raise problem
+
+
 def settings_of(
-    model: DistributedDataParallel, reducer: Pipeline, scope: str, *, scaled: bool
+    model: DistributedDataParallel,
+    reducer: Pipeline,
+    scope: str,
+    sparse: RowCollective,
+    *,
+    scaled: bool,
 ) -> Mapping[str, object]:
-    """What must be alike on every rank, as plain values."""
+    """The settings that must be equal on all ranks, as plain values."""
     parameters = {
         f"parameter {name}": f"{list(p.shape)} {p.dtype}"
         for name, p in trained_parameters(model).items()
@@ -95,6 +117,7 @@ def settings_of(
         "thinwire": __version__,
         "reducer": repr(reducer),
         "scope": scope,
+        "sparse": repr(sparse),
         "grad_scaler": scaled,
         "find_unused_parameters": model.find_unused_parameters,
         "static_graph": model.static_graph,

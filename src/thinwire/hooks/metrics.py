@@ -1,4 +1,4 @@
-"""What a hook has cost so far, as plain floats by name."""
+"""The metrics of a hook, as floats by name."""
 
 import torch
 
@@ -6,8 +6,8 @@ from thinwire.groups import Traffic
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.units import Units
 
-# Milliseconds are reported by phase: which kernels, and which calls of the codec. What
-# kernels take within a codec is in its calls alone.
+# The primitives whose time counts for each phase, and the calls of the codec. The time
+# of primitives within a codec counts for the codec's calls only.
 PHASES = {
     "guard": ("magnitudes",),
     "accumulate": ("accumulate_",),
@@ -52,7 +52,7 @@ PHASES = {
 def metrics_of(
     engine: Engine, traffic: Traffic, density: float | None
 ) -> dict[str, float]:
-    """Counters of an engine that is at rest."""
+    """The counters of an engine that runs no pass."""
     seconds = engine.stopwatch
     return {
         "steps": float(engine.passes_here),
@@ -68,19 +68,16 @@ def metrics_of(
         "density": density or 1.0,
         "kept_density": engine.kept,
         "residual_norm": _residual_norm(engine.units),
-        **_choices(engine.units),
+        **_of_collectives(engine.units),
     }
 
 
-def _choices(units: Units) -> dict[str, float]:
-    """What `auto` has chosen for each unit, by number; -1 while it has not."""
-    saved = [
-        state.collective.saved for state in (units.states if units.remember else ())
-    ]
+def _of_collectives(units: Units) -> dict[str, float]:
+    """The metrics of each unit's collective, by the number of the unit."""
     return {
-        f"unit_{number}_choice": float(each.get("choice", -1))
-        for number, each in enumerate(saved)
-        if "ways" in each
+        f"unit_{number}_{name}": value
+        for number, state in enumerate(units.states if units.remember else ())
+        for name, value in state.collective.metrics().items()
     }
 
 

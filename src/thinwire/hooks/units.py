@@ -1,10 +1,10 @@
-"""Units of reduction: which parameters are reduced together, and what they remember.
+"""Units of reduction: the parameters that are reduced together, and their state.
 
-DDP redraws its buckets after the first step, in every process anew, a resumed one too.
-Results must not depend on that, so the units are ours: every parameter together in the
-first two steps, from then on the buckets DDP has settled on (or all of them in one),
-for good and across checkpoints. A `Plan` says which pieces of which buckets make up a
-unit, and with which bucket its last piece arrives.
+DDP rebuilds its buckets after the first step of every process, also of a resumed one.
+Results must not depend on that, so units differ from buckets: one unit of all
+parameters in the first two steps, then DDP's final buckets (or one unit of all), which
+stay, also across checkpoints. A `BucketPlan` lists the pieces of buckets that make up a
+unit, and the bucket with which its last piece arrives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,9 @@ import torch
 
 from thinwire.collectives import GatherRows
 from thinwire.errors import ConfigError
-from thinwire.hooks.rows import SparseGradients
 from thinwire.layout import Layout
-from thinwire.reducers import Pipeline
-from thinwire.reducers import State as UnitState
+from thinwire.reducers import Pipeline, UnitState
+from thinwire.reducers.sparse_gradients import SparseGradients
 
 Names = tuple[str, ...]
 
@@ -32,8 +31,8 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How units are made of buckets: their spans, and what each bucket completes."""
+class BucketPlan:
+    """The spans of buckets in each unit, and the units that each bucket completes."""
 
     buckets: tuple[Names, ...]
     spans: tuple[tuple[Span, ...], ...]
@@ -45,10 +44,10 @@ class Plan:
         units: Sequence[Layout],
         buckets: Sequence[Names],
         sizes: Mapping[str, int],
-    ) -> "Plan":
-        """Find every unit's pieces; neighbours in a bucket become one span.
+    ) -> "BucketPlan":
+        """Find the pieces of every unit; neighbours in a bucket become one span.
 
-        `sizes` has the elements of every name that may be in a bucket.
+        `sizes` has the number of elements of every name that may be in a bucket.
         """
         where: dict[str, Span] = {}
         for number, names in enumerate(buckets):
@@ -71,9 +70,9 @@ class Plan:
 
 
 class Units:
-    """The units, and the reducer's state of each, made when first needed.
+    """The units, and the state of each, made when first needed.
 
-    Sparse gradients are in no unit: `sparse` takes each by itself.
+    Sparse gradients are in no unit: `sparse` reduces each of them alone.
     """
 
     def __init__(
@@ -100,20 +99,20 @@ class Units:
 
     @property
     def remember(self) -> bool:
-        """Whether anything was ever remembered: states exist."""
+        """Whether the states exist."""
         return self._states is not None
 
     def forget(self) -> None:
-        """Give up the states and their memory."""
+        """Drop the states."""
         self._states = None
 
     def settle(self, groups: Sequence[Names]) -> None:
-        """Make these the units for good, carrying over what every name remembers."""
+        """Make these the final units; every name keeps what it remembers."""
         self.regroup(groups)
         self.settled = True
 
     def regroup(self, groups: Sequence[Names]) -> None:
-        """Draw the units anew."""
+        """Make these the units; every name keeps what it remembers."""
         layouts = [self.layout.pick(names) for names in groups]
         if self._states is not None:
             self._states = self._carried_over(self._states, layouts)
@@ -121,12 +120,12 @@ class Units:
 
     @property
     def kinds(self) -> set[str]:
-        """What the feedback keeps across checkpoints."""
+        """The names of the vectors that the feedback saves in checkpoints."""
         nothing = Layout((), ())
         return set(self._reducer.feedback.init(nothing, self.device).saved)
 
     def vectors(self) -> dict[str, dict[str, torch.Tensor]]:
-        """What is remembered: by kind, then by parameter, sharing memory."""
+        """The saved vectors by name, then by parameter, sharing memory."""
         found: dict[str, dict[str, torch.Tensor]] = {}
         for state in self._states or []:
             for kind, vector in state.memory.saved.items():

@@ -1,5 +1,6 @@
-"""Reducers: a gradient in, its average out."""
+"""Reducers: a gradient in, its mean over all ranks out."""
 
-from thinwire.reducers.pipeline import OnNonfinite, Pipeline, State, write_mean_
+from thinwire.reducers.mean import write_mean_
+from thinwire.reducers.pipeline import OnNonfinite, Pipeline, UnitState
 
-__all__ = ["OnNonfinite", "Pipeline", "State", "write_mean_"]
+__all__ = ["OnNonfinite", "Pipeline", "UnitState", "write_mean_"]

@@ -1,8 +1,8 @@
-"""Finite first: before anything is accumulated, the ranks agree that they may.
+"""The guard: before anything is accumulated, ranks agree whether the step is finite.
 
-One tiny all-reduce with MAX carries the largest |g| of every rank (NaN counts as
-infinity) and whatever else must be alike everywhere. It costs a reading pass over the
-gradient and ceil(log2 P) rounds of a few bytes.
+One small all-reduce with MAX carries the largest |g| of every rank (NaN counts as
+infinity) and the settings that must be equal on all ranks. It costs a reading pass over
+the gradient and ceil(log2 P) rounds of a few bytes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,16 +17,16 @@ from thinwire.cost import Cost, max_reduce
 from thinwire.errors import AgreementError
 from thinwire.groups import Group, Op
 
-# Gradients of this magnitude, summed over the ranks, count as infinite: residuals then
-# have room for a million steps before a sum could overflow and never recover.
+# Gradients of this magnitude, summed over the ranks, count as infinite. A residual can
+# then add up a million steps without overflow, from which it would never recover.
 LIMIT = torch.finfo(torch.float32).max / 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the ranks found: is the gradient finite, and which segments are in use.
+class GuardResult:
+    """Whether the gradient is finite on all ranks, and which segments are used.
 
-    `used[i]` is False where segment i is zero on every rank.
+    `used[i]` is False if segment i is zero on every rank.
     """
 
     finite: bool
@@ -37,34 +37,34 @@ def agree(
     grad: Sequence[Tensor],
     bounds: Sequence[Tensor] | None,
     group: Group,
-    claims: Mapping[str, float],
-) -> Verdict:
-    """Compare notes before a reduction.
+    settings: Mapping[str, float],
+) -> GuardResult:
+    """Check a gradient on all ranks before it is reduced.
 
-    `bounds` gives the edges of the segments of each piece; without, the gradient is
-    one segment. `claims` are settings that every rank must hold alike, by name.
+    `bounds` gives the edges of the segments of each piece; without it the gradient is
+    one segment. Raises an `AgreementError` if a setting differs between ranks.
     """
-    return compare(kernels.fetch(_peaks(grad, bounds)), group, claims)
+    return compare(kernels.fetch(_peaks(grad, bounds)), group, settings)
 
 
-def compare(peaks: Tensor, group: Group, claims: Mapping[str, float]) -> Verdict:
-    """The round itself, about peaks that are known: one of each segment."""
-    held = list(claims.values())
-    segments, told = peaks.numel(), len(held)
-    noted = [*peaks.tolist(), *held, *(-claim for claim in held)]
-    note = torch.tensor(noted, dtype=torch.float64)
-    group.all_reduce_((note, Op.MAX))
-    found = note.tolist()
-    largest, highest = found[:segments], found[segments : segments + told]
-    # Subtracted: a message should not say -0.0.
-    _compare(claims, highest, [0.0 - low for low in found[segments + told :]])
+def compare(peaks: Tensor, group: Group, settings: Mapping[str, float]) -> GuardResult:
+    """The same for the largest |g| of each segment, where it is known."""
+    own = list(settings.values())
+    segments, count = peaks.numel(), len(own)
+    sent = [*peaks.tolist(), *own, *(-value for value in own)]
+    buffer = torch.tensor(sent, dtype=torch.float64)
+    group.all_reduce_((buffer, Op.MAX))
+    found = buffer.tolist()
+    largest, highest = found[:segments], found[segments : segments + count]
+    # Subtracted, not negated: a message should not say -0.0.
+    _check_equal(settings, highest, [0.0 - low for low in found[segments + count :]])
     finite = all(peak * group.size < LIMIT for peak in largest)
-    return Verdict(finite, [peak > 0 for peak in largest])
+    return GuardResult(finite, [peak > 0 for peak in largest])
 
 
-def cost(segments: int, claims: int, ranks: int) -> Cost:
-    """The guard's card."""
-    return max_reduce(8 * (segments + 2 * claims), ranks)
+def cost(segments: int, settings: int, ranks: int) -> Cost:
+    """The cost of the guard."""
+    return max_reduce(8 * (segments + 2 * settings), ranks)
 
 
 def _peaks(grad: Sequence[Tensor], bounds: Sequence[Tensor] | None) -> Tensor:
@@ -83,12 +83,13 @@ def _ends(size: int) -> Tensor:
     return torch.tensor([0, size])
 
 
-def _compare(
-    claims: Mapping[str, float], highest: Sequence[float], lowest: Sequence[float]
+def _check_equal(
+    settings: Mapping[str, float], highest: Sequence[float], lowest: Sequence[float]
 ) -> None:
-    for name, high, low in zip(claims, highest, lowest, strict=True):
+    for name, high, low in zip(settings, highest, lowest, strict=True):
         if high != low:
             raise AgreementError(
                 f"ranks disagree on {name}: from {low} to {high} (here "
-                f"{claims[name]}); set it alike on every rank before the same step"
+                f"{settings[name]}); set the same value on every rank before the same "
+                "step"
             )

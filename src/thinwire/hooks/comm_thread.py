@@ -1,4 +1,4 @@
-"""Courier: one background thread that runs jobs in the order they were given."""
+"""CommThread: a background thread that runs jobs in the order of submission."""
 
 import threading
 import weakref
@@ -8,11 +8,11 @@ from queue import SimpleQueue
 Job = Callable[[], object]
 
 
-class Courier:
-    """Communication beside the backward pass; its jobs do not raise.
+class CommThread:
+    """Runs communication in parallel with the backward pass; jobs must not raise.
 
-    The thread starts with the first job and ends with the courier; a process that ends
-    does not wait for it.
+    The thread starts with the first job and ends when this object is collected; a
+    process that exits does not wait for it. One thread at a time may call the methods.
     """
 
     def __init__(self) -> None:
@@ -20,10 +20,10 @@ class Courier:
         self._started = False
 
     def submit(self, job: Job) -> None:
-        """Run `job` after all that were submitted before."""
+        """Run `job` after all jobs submitted before."""
         if not self._started:
             self._started = True
-            # The thread knows the queue alone, so that it keeps no courier alive.
+            # The thread refers to the queue only, so that this object can be collected.
             weakref.finalize(self, self._jobs.put, None)
             threading.Thread(
                 target=_work, args=(self._jobs,), name="thinwire", daemon=True
@@ -41,4 +41,4 @@ class Courier:
 def _work(jobs: "SimpleQueue[Job | None]") -> None:
     while (job := jobs.get()) is not None:
         job()
-        del job  # or it would live on until the next one comes
+        del job  # else it stays alive until the next one comes

@@ -3,8 +3,9 @@
 import pytest
 
 from tests.collectives.reductions import reduce
+from thinwire.choosers import BySize
 from thinwire.codecs import Split
-from thinwire.collectives import BF16, AllGather, BySize, Dense, Grade
+from thinwire.collectives import BF16, AllGather, Dense, Grade
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError
 

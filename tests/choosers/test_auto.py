@@ -9,19 +9,18 @@ from torch import Tensor
 from tests.laws.cases import integers
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
+from thinwire.choosers import Auto, BySize, Warmup, choose
+from thinwire.choosers.auto import AutoMemory
 from thinwire.codecs import Split
 from thinwire.collectives import (
     BF16,
-    Auto,
-    BySize,
-    Cheapest,
+    CollectiveMemory,
     Dense,
     Grade,
     GTopK,
+    MinBytes,
     SparDL,
-    State,
-    Union,
-    Warmup,
+    UnionReduce,
 )
 from thinwire.cost import Link
 from thinwire.errors import ConfigError
@@ -50,27 +49,28 @@ class Pretend:
 
 @dataclass
 class Story:
-    """An auto that is told how long its steps took, and what it did."""
+    """An auto whose steps take given seconds, and what it did."""
 
     auto: Auto
-    state: State = None
+    memory: AutoMemory = None
     numbers: list[int] = field(default_factory=list)
 
     def __post_init__(self):
-        self.state = self.state or self.auto.init(Layout.flat(8))
+        self.memory = self.memory or self.auto.init(Layout.flat(8))
 
     def go(self, steps, seconds):
         for _ in range(steps):
-            number = self.auto.number(self.state.saved)
+            choice = choose(self.auto, self.memory, 8, 0)
+            number = self.auto.ways.index(choice.collective)
             self.numbers.append(number)
             taken = seconds[number]
             taken = taken(len(self.numbers)) if callable(taken) else taken
-            self.auto.learn(taken, Channel(Pretend()), self.state)
+            choice.finish(taken, Channel(Pretend()))
         return self
 
     @property
     def choice(self):
-        return self.auto.choice(self.state.saved)
+        return self.auto.choice(self.memory)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_what_takes_twice_as_long_is_not_visited_to_the_end():
 
 def test_it_looks_again_and_changes_its_mind():
     story = Story(QUICK).go(6, [0.10, 0.05, 0.02])
-    wait = story.state.saved["left"]
+    wait = story.memory.left
     assert story.choice == SPARSE
     # The trial cost 0.08 + 0.03 seconds more than the choice would have, at least.
     assert wait >= 0.11 / 0.02 / 0.005
@@ -137,7 +137,7 @@ def test_it_waits_longer_after_every_confirmation():
     story, waits = Story(QUICK), []
     for _ in range(9):
         story.go(6, [0.010, 0.010, 0.010])
-        waits.append(story.state.saved["left"])
+        waits.append(story.memory.left)
         story.go(waits[-1], [0.010, 0.010, 0.010])
     assert waits == [5, 10, 20, 40, 80, 160, 320, 320, 320]
 
@@ -146,12 +146,12 @@ def test_looking_again_stays_within_its_budget():
     for seconds in ([15.0, 7.5, 0.2], [0.010, 0.014, 0.019], [0.3, 0.2, 0.18]):
         story = Story(Auto()).go(30, seconds)
         best = min(seconds)
-        story.go(story.state.saved["left"], seconds)
+        story.go(story.memory.left, seconds)
         before = len(story.numbers)
-        while story.state.saved["left"] == 0:
+        while story.memory.left == 0:
             story.go(1, seconds)
         extra = sum(seconds[n] - best for n in story.numbers[before:])
-        wait = story.state.saved["left"]
+        wait = story.memory.left
         assert story.choice == seconds.index(best)
         assert wait >= 1000
         assert extra <= 0.01 * best * wait
@@ -161,11 +161,11 @@ def test_a_resumed_run_keeps_its_choice_and_its_place():
     seconds = [0.012, 0.011, 0.008]
     straight = Story(QUICK).go(40, seconds)
     for at in range(40):
-        state = QUICK.init(Layout.flat(8))
-        state.saved.update(Story(QUICK).go(at, seconds).state.saved)
-        resumed = Story(QUICK, state).go(40 - at, seconds)
+        memory = QUICK.init(Layout.flat(8))
+        memory.load_dict(Story(QUICK).go(at, seconds).memory.to_dict())
+        resumed = Story(QUICK, memory).go(40 - at, seconds)
         assert resumed.numbers == straight.numbers[at:]
-        assert resumed.state.saved == straight.state.saved
+        assert resumed.memory == straight.memory
 
 
 @pytest.mark.parametrize(
@@ -179,10 +179,10 @@ def test_a_resumed_run_keeps_its_choice_and_its_place():
     ],
     ids=str,
 )
-def test_what_others_have_saved_is_no_obstacle(saved):
-    state = QUICK.init(Layout.flat(8))
-    state.saved.update(saved)
-    story = Story(QUICK, state).go(6, [0.1, 0.05, 0.02])
+def test_a_dict_of_another_collective_is_ignored(saved):
+    memory = QUICK.init(Layout.flat(8))
+    memory.load_dict(saved)
+    story = Story(QUICK, memory).go(6, [0.1, 0.05, 0.02])
     assert story.numbers == TRIAL
     assert story.choice == SPARSE
 
@@ -190,7 +190,7 @@ def test_what_others_have_saved_is_no_obstacle(saved):
 def test_another_density_starts_all_over():
     story = Story(QUICK).go(8, [0.1, 0.05, 0.02])
     assert story.choice == SPARSE
-    sparser = Story(QUICK.with_density(0.001), story.state)
+    sparser = Story(QUICK.with_density(0.001), story.memory)
     assert sparser.choice is None
     assert sparser.go(6, [0.1, 0.05, 0.06]).numbers == TRIAL
     assert sparser.choice == WHOLE
@@ -198,10 +198,10 @@ def test_another_density_starts_all_over():
 
 @dataclass
 class Diary:
-    """What one rank ran, was given, was told, and kept."""
+    """The ways one rank ran, and which steps were plain; the means, and the state."""
 
     numbers: list[int] = field(default_factory=list)
-    direct: list[bool] = field(default_factory=list)
+    plain: list[bool] = field(default_factory=list)
     means: list[Tensor] = field(default_factory=list)
     state: object = None
 
@@ -215,9 +215,9 @@ def train(pipeline, ranks, steps, *, link, states=None, clock=None, size=SIZE):
         diary = Diary(state=state)
         for _ in range(steps):
             grad = [integers(group.rank, state.step, size)]
-            diary.direct.append(pipeline.direct(state))
-            diary.numbers.append(pipeline.collective.number(state.collective.saved))
-            call = pipeline.reduce_directly_ if diary.direct[-1] else pipeline.reduce_
+            diary.plain.append(pipeline.plain(state))
+            diary.numbers.append(pipeline.collective.number(state.collective))
+            call = pipeline.reduce_plainly_ if diary.plain[-1] else pipeline.reduce_
             mean = call(grad, group, state)
             sparse = isinstance(mean, SparseVector)
             diary.means.append(mean.to_dense() if sparse else mean.clone())
@@ -236,27 +236,27 @@ def test_the_link_decides_and_ranks_agree(ranks, link, chosen):
     diaries = train(PIPELINE, ranks, 10, link=link)
     assert diaries[0].numbers == [*TRIAL, *[chosen] * 4]
     # Of dense, the first step delivers what is owed, and the second is plain.
-    assert diaries[0].direct[:6] == [False] * 5 + [True]
+    assert diaries[0].plain[:6] == [False] * 5 + [True]
     assert all(d.numbers == diaries[0].numbers for d in diaries)
-    assert all(d.direct == diaries[0].direct for d in diaries)
-    assert diaries[0].direct[-1] == (chosen == DENSE)
-    saved = [d.state.collective.saved for d in diaries]
-    assert all(each == saved[0] for each in saved)
+    assert all(d.plain == diaries[0].plain for d in diaries)
+    assert diaries[0].plain[-1] == (chosen == DENSE)
+    memories = [d.state.collective for d in diaries]
+    assert all(each == memories[0] for each in memories)
 
 
 def test_a_link_that_changes_is_noticed():
     diaries = train(PIPELINE, 3, 8, link=SLOW)
     states = [diary.state for diary in diaries]
-    left = states[0].collective.saved["left"]
+    left = states[0].collective.left
     for state in states:
-        state.collective.saved["left"] = 2  # of the many steps until then
+        state.collective.left = 2  # of the many steps until then
     assert left > 2
     for link, chosen in ((FAST, DENSE), (SLOW, SPARSE)):
         # Among three, dense takes 4 rounds, and the others 6 with their guard.
         diaries = train(PIPELINE, 3, 20, link=link, states=states)
         assert {diary.numbers[-1] for diary in diaries} == {chosen}
         for state in states:
-            state.collective.saved["left"] = 2
+            state.collective.left = 2
 
 
 class Skewed:
@@ -275,12 +275,12 @@ class Skewed:
 def test_ranks_with_different_clocks_agree():
     plain = train(PIPELINE, 3, 5, link=SLOW)
     skewed = train(PIPELINE, 3, 5, link=SLOW, clock=Skewed)
-    times = [dict(d.state.collective.saved) for d in skewed]
+    times = [d.state.collective.times for d in skewed]
     assert times[0] == times[1] == times[2]
     assert [d.numbers for d in skewed] == [d.numbers for d in plain]
     # The slowest clock counts: that of rank 2 is three times as fast.
-    expected = plain[0].state.collective.saved["try.2.1"]
-    assert times[0]["try.2.1"] == pytest.approx(3 * expected, rel=0.01)
+    expected = plain[0].state.collective.times[2][1]
+    assert times[0][2][1] == pytest.approx(3 * expected, rel=0.01)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -304,11 +304,11 @@ def test_what_is_taken_back_was_not_tried():
         numbers = []
         for _ in range(3):
             grad = [integers(group.rank, 0, SIZE)]
-            numbers.append(QUICK.number(state.collective.saved))
-            saved = dict(state.collective.saved)
+            numbers.append(QUICK.number(state.collective))
+            saved = state.collective.to_dict()
             PIPELINE.take_back_(PIPELINE.reduce_(grad, group, state), state)
-            assert state.collective.saved == saved
-            assert state.owes
+            assert state.collective.to_dict() == saved
+            assert state.has_residual
             PIPELINE.reduce_([integers(group.rank, 0, SIZE)], group, state)
         return numbers
 
@@ -318,7 +318,7 @@ def test_what_is_taken_back_was_not_tried():
 def test_one_rank_alone_has_nothing_to_try():
     (diary,) = train(PIPELINE, 1, 4, link=SLOW)
     assert diary.numbers == [SPARSE, DENSE, DENSE, DENSE]
-    assert diary.direct == [False, False, True, True]
+    assert diary.plain == [False, False, True, True]
 
 
 @pytest.mark.parametrize("size", [0, 1])
@@ -334,9 +334,9 @@ def test_a_ramp_runs_the_last_candidate_and_then_trying_begins():
     def body(group):
         state, numbers = pipeline.init(Layout.flat(SIZE)), []
         for step in range(11):
-            saved = state.collective.saved
-            numbers.append(DENSE if step < 1 else warmup.at(step).number(saved))
-            assert not (step == 0 and pipeline.curious(state))
+            memory = state.collective
+            numbers.append(DENSE if step < 1 else warmup.at(step).number(memory))
+            assert not (step == 0 and pipeline.timed(state))
             pipeline.reduce_([integers(group.rank, step, SIZE)], group, state)
         return numbers
 
@@ -347,14 +347,11 @@ def test_a_ramp_runs_the_last_candidate_and_then_trying_begins():
 def test_small_vectors_may_be_exempt():
     by_size = BySize(100, QUICK)
     small, large = (by_size.init(Layout.flat(size)) for size in (99, 100))
-    assert by_size.direct(small, 0)
-    assert not by_size.direct(large, 0)
-    assert by_size.curious(large, 0)
-    assert not by_size.curious(small, 0)
-    by_size.learn(0.1, Channel(Pretend()), small)
-    by_size.learn(0.1, Channel(Pretend()), large)
-    assert not small.saved
-    assert large.saved
+    exempt, tried = choose(by_size, small, 99, 0), choose(by_size, large, 100, 0)
+    assert (exempt.plain, exempt.timed, exempt.finish) == (True, False, None)
+    assert (tried.plain, tried.timed) == (False, True)
+    tried.finish(0.1, Channel(Pretend()))
+    assert large.times == [[], [], [100_000_000]]
 
 
 @pytest.mark.parametrize(
@@ -363,18 +360,18 @@ def test_small_vectors_may_be_exempt():
 def test_not_everything_can_be_left_to_the_library(options):
     pipeline = Pipeline(QUICK, Split(), **options)
     diaries = train(pipeline, 2, 10, link=FAST)
-    assert not any(diaries[0].direct)
+    assert not any(diaries[0].plain)
 
 
 def test_what_is_forgotten_is_not_owed():
     pipeline = Pipeline(QUICK, Split(), Forget())
     diaries = train(pipeline, 2, 7, link=FAST)
-    assert diaries[0].direct[:6] == [False] * 4 + [True] * 2
+    assert diaries[0].plain[:6] == [False] * 4 + [True] * 2
 
 
-def test_candidates_keep_their_own_numbers():
-    """S2's counters are under a prefix, and come back to it."""
-    auto = Auto(0.05, (Cheapest(), SparDL(teams=2, gather="bruck")), rounds=1, visit=2)
+def test_candidates_keep_their_own_memories():
+    """Their entries have a prefix."""
+    auto = Auto(0.05, (MinBytes(), SparDL(teams=2, gather="bruck")), rounds=1, visit=2)
 
     def body(group):
         state, x = auto.init(Layout.flat(SIZE)), Accumulator(SIZE)
@@ -383,8 +380,8 @@ def test_candidates_keep_their_own_numbers():
             x.accumulate_(integers(group.rank, step, SIZE))
             channel = Channel(group, Split(), step=step)
             auto.all_reduce_(x, channel, state, lambda: torch.empty(SIZE))
-            auto.learn(0.001, channel, state)
-            saved.append(dict(state.saved))
+            auto.finish(0.001, channel, state)
+            saved.append(state.to_dict())
         return saved
 
     for saved in simulate(2, body):
@@ -393,34 +390,10 @@ def test_candidates_keep_their_own_numbers():
         assert {"1.union", "1.offered"} <= saved[3].keys()
 
 
-@dataclass(frozen=True)
-class Forgetful(BF16):
-    """Saves a number in one step and gives it up in the next."""
-
-    def all_reduce_(self, x, channel, state, out):
-        if state.saved.pop("odd", None) is None:
-            state.saved["odd"] = 1
-        return BF16.all_reduce_(self, x, channel, state, out)
-
-
-def test_what_a_candidate_gives_up_is_gone():
-    auto = Auto(candidates=(Forgetful(),))
-
-    def body(group):
-        state, x, seen = auto.init(Layout.flat(8)), Accumulator(8), []
-        for step in range(3):
-            channel = Channel(group, step=step)
-            auto.all_reduce_(x, channel, state, lambda: torch.empty(8))
-            seen.append(dict(state.saved))
-        return seen
-
-    assert simulate(2, body) == [[{"1.odd": 1}, {}, {"1.odd": 1}]] * 2
-
-
 def test_it_promises_what_every_way_keeps():
     assert Auto().grade is Grade.ROUNDING
     assert Auto().coded
-    assert not Auto(candidates=(BF16(), Union())).coded
+    assert not Auto(candidates=(BF16(), UnionReduce())).coded
     assert Auto().cost(1000, 4, Split()) == Dense().cost(1000, 4, None)
     assert Auto(0.3).candidates == (BF16(), SparDL(0.3))
     assert Auto(0.3).with_density(0.1) == Auto(0.1)
@@ -450,6 +423,6 @@ def test_candidates_must_fit_the_ranks():
         auto.check(4)
 
 
-def test_the_state_of_another_collective_is_refused():
-    with pytest.raises(ConfigError, match="state of another collective"):
-        Auto().all_reduce_(Accumulator(1), None, State(), lambda: None)
+def test_the_memory_of_another_collective_is_refused():
+    with pytest.raises(ConfigError, match="memory of another collective"):
+        choose(Auto(), CollectiveMemory(), 8, 0)

@@ -1,35 +1,26 @@
-"""Dense at first, then ever sparser: early gradients change too fast to wait.
+"""Warmup: dense steps first, then a density that falls in every step.
 
-The exponential ramp of the density is Deep Gradient Compression's (Lin et al., ICLR
-2018, section 3.3).
+Early gradients change too fast to be delayed. The exponential ramp of the density is
+that of Deep Gradient Compression (Lin et al., ICLR 2018, section 3.3).
 """
 
 from dataclasses import dataclass, replace
 from typing import Self
 
-from thinwire.accumulator import Accumulator
-from thinwire.channel import Channel
+from thinwire.choosers.chooser import Choice, Chooser, choose
 from thinwire.codecs import Codec
-from thinwire.collectives.collective import (
-    Collective,
-    Grade,
-    Room,
-    State,
-    Total,
-    check_density,
-)
-from thinwire.collectives.dense import Dense
+from thinwire.collectives import Collective, CollectiveMemory, Dense, Grade
+from thinwire.collectives.collective import check_density
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError
 from thinwire.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
-class Warmup:
+class Warmup(Chooser):
     """`dense` steps of `Dense`, `ramp` steps from density `start`, then `then`.
 
-    What it does follows from the channel's step alone, so a resumed run goes on where
-    it was.
+    The step alone decides, so a resumed run continues where it was.
 
     >>> from thinwire.collectives import AllGather
     >>> warmup = Warmup(AllGather(0.01), dense=1, ramp=2, start=0.25)
@@ -56,8 +47,8 @@ class Warmup:
 
     @property
     def grade(self) -> Grade:
-        grades = self.then.grade, Dense().grade if self.dense else Grade.EXACT
-        return max(grades, key=list(Grade).index)
+        first = Dense().grade if self.dense else Grade.EXACT
+        return Grade.weakest(self.then.grade, first)
 
     @property
     def coded(self) -> bool:
@@ -71,7 +62,7 @@ class Warmup:
         return replace(self, then=self.then.with_density(density))
 
     def at(self, step: int) -> Collective:
-        """What runs at this step."""
+        """The collective of this step."""
         if step < self.dense:
             return Dense()
         climbed = step - self.dense
@@ -85,23 +76,14 @@ class Warmup:
     def check(self, ranks: int) -> None:
         self.then.check(ranks)
 
-    def init(self, layout: Layout) -> State:
+    def init(self, layout: Layout) -> CollectiveMemory:
         return self.then.init(layout)
 
-    def all_reduce_(
-        self, x: Accumulator, channel: Channel, state: State, out: Room
-    ) -> Total:
-        return self.at(channel.step).all_reduce_(x, channel, state, out)
-
-    def direct(self, state: State, step: int) -> bool:
-        return step >= self.dense and self.at(step).direct(state, step)
-
-    def curious(self, state: State, step: int) -> bool:
-        return step >= self.dense and self.at(step).curious(state, step)
-
-    def learn(self, seconds: float, channel: Channel, state: State) -> None:
-        if channel.step >= self.dense:
-            self.at(channel.step).learn(seconds, channel, state)
+    def choose(self, memory: CollectiveMemory, size: int, step: int) -> Choice:
+        if step < self.dense:
+            # Not plain: these steps are guarded, and deliver residuals as well.
+            return Choice(Dense(), memory)
+        return choose(self.at(step), memory, size, step)
 
     def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:
         return self.then.cost(size, ranks, codec)

@@ -1,8 +1,8 @@
 """The rows that any rank offers, exactly: a bitmap, then 4 bytes an element of them.
 
 Bitmaps of the offered rows are combined with OR; then every rank knows the union, and
-one library all-reduce adds up what all have there. The exact baseline of S2, and what
-OmniReduce comes down to without its aggregators. Two all-reduces, one after the other.
+one library all-reduce adds up the values of all ranks there: two all-reduces, one after
+the other. The exact baseline of S2, and OmniReduce without its aggregators.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from thinwire import kernels
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives.by_rows import ByRows, Held
-from thinwire.collectives.collective import Grade, State
+from thinwire.collectives.collective import Grade
+from thinwire.collectives.step_summary import RowMemory
 from thinwire.cost import Cost, at_once, max_reduce, ring_all_reduce
 from thinwire.errors import WireError
 from thinwire.groups import Op
@@ -25,22 +26,22 @@ Rider = tuple[Tensor, Op]
 
 
 @dataclass(frozen=True, slots=True)
-class Union(ByRows):
-    """Every rank gives all that it has at the union, not only what it offered.
+class UnionReduce(ByRows):
+    """Every rank sends all its values at the union, not only those it offered.
 
-    These are the same bytes, and nothing stays in `x` there.
+    That takes the same number of bytes, and nothing stays in `x` there.
     """
 
     @property
     def grade(self) -> Grade:
         return Grade.ROUNDING
 
-    def sum_held(self, held: Held, channel: Channel, state: State) -> Rows:
+    def sum_held(self, held: Held, channel: Channel, memory: RowMemory) -> Rows:
         ids = union_of(held, channel)
         return sum_at(ids, held, channel)
 
     def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:
-        """The most there can be: no two ranks offer the same row."""
+        """The upper bound, where no two ranks offer the same row."""
         width = self._card_width()
         rows = most_rows(size, width, ranks, self.density)
         return card(size, width, ranks, rows=rows)
@@ -57,7 +58,7 @@ def union_of(held: Held, channel: Channel, *riders: Rider) -> Tensor:
 
 
 def sum_at(ids: Tensor, held: Held, channel: Channel) -> Rows:
-    """What all ranks have at these rows, which they know alike."""
+    """The sum of these rows over all ranks, which all pass the same `ids`."""
     values = held.at(ids)
     held.clear(ids)
     if len(ids):
@@ -66,13 +67,13 @@ def sum_at(ids: Tensor, held: Held, channel: Channel) -> Rows:
 
 
 def most_rows(size: int, width: int, ranks: int, density: float) -> int:
-    """How many rows a union has if no two ranks offer the same one."""
+    """The rows of a union if no two ranks offer the same one."""
     count = -(-size // width)
     return min(count, ranks * keep_count(count, density))
 
 
 def card(size: int, width: int, ranks: int, *, rows: int, rider: int = 0) -> Cost:
-    """The cost with a union of so many rows, and a maximum as rider."""
+    """The cost with a union of `rows`, and a maximum of `rider` bytes beside it."""
     if size == 0 or ranks == 1:
         return Cost()
     count = -(-size // width)

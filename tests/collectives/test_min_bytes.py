@@ -1,4 +1,4 @@
-"""Cheapest: which way the last step's numbers speak for, and that it is taken."""
+"""MinBytes: which way the last step's numbers speak for, and that it is taken."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from tests.collectives.row_sums import some_rows, sums
 from tests.collectives.test_s2 import SIZE, grads
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
-from thinwire.collectives import S2, Cheapest, Grade, State, gather_rows
+from thinwire.collectives import S2, Grade, MinBytes, RowMemory, gather_rows
 from thinwire.cost import Cost, Link, ring_all_reduce
 from thinwire.groups import Counted, simulate
 from thinwire.layout import Layout
@@ -32,26 +32,26 @@ MILLION = 10**6
     ],
 )
 def test_the_switch(union, offered, ranks, way):
-    saved = {"union": union, "offered": offered}
-    assert Cheapest().way(MILLION, 1, ranks, saved) == way
+    memory = RowMemory(union=union, offered=offered)
+    assert MinBytes().way(MILLION, 1, ranks, memory) == way
 
 
 def test_the_first_step_is_a_union():
-    assert Cheapest().way(MILLION, 1, 8, {}) == "union"
+    assert MinBytes().way(MILLION, 1, 8, RowMemory()) == "union"
 
 
 def test_latency_speaks_for_one_flight():
-    saved = {"union": 77_000, "offered": 60_000}
+    memory = RowMemory(union=77_000, offered=60_000)
     fast, slow = Link(1e-3, 1e9), Link(1e-6, 1e7)
-    assert Cheapest(link=fast).way(MILLION, 1, 8, saved) == "s2"
-    assert Cheapest(link=slow).way(MILLION, 1, 8, saved) == "union"
-    assert Cheapest().way(MILLION, 1, 8, saved) == "union"
+    assert MinBytes(link=fast).way(MILLION, 1, 8, memory) == "s2"
+    assert MinBytes(link=slow).way(MILLION, 1, 8, memory) == "union"
+    assert MinBytes().way(MILLION, 1, 8, memory) == "union"
 
 
 def test_blocks_have_a_smaller_bitmap():
-    saved = {"union": 500, "offered": 200}
-    assert Cheapest().way(64 * 2000, 64, 8, saved) == "union"
-    assert Cheapest().way(64 * 2000, 64, 2, saved) == "gather"
+    memory = RowMemory(union=500, offered=200)
+    assert MinBytes().way(64 * 2000, 64, 8, memory) == "union"
+    assert MinBytes().way(64 * 2000, 64, 2, memory) == "gather"
 
 
 def steps(collective, ranks, grad, count):
@@ -63,7 +63,7 @@ def steps(collective, ranks, grad, count):
             counted = Counted(group)
             x.accumulate_(grad(group.rank, step))
             before = x.whole().double()
-            way = collective.way(SIZE, state.width, group.size, state.saved)
+            way = collective.way(SIZE, state.width, group.size, state)
             channel = Channel(counted, step=step)
             total = collective.all_reduce_(x, channel, state, lambda: out)
             sparse = isinstance(total, SparseVector)
@@ -87,7 +87,7 @@ def test_it_follows_the_data():
         place = torch.arange(SIZE) % every == 0
         return torch.where(place, (grads(rank, step) * 8).round(), 0.0)
 
-    everyone = steps(Cheapest(1.0), 4, grad, 12)
+    everyone = steps(MinBytes(1.0), 4, grad, 12)
     ways = [seen[0][0] for seen in everyone]
     # After a dense step there is nothing to go by, so that others are tried.
     assert ways[:4] == ["union", "dense", "union", "dense"]
@@ -99,41 +99,50 @@ def test_it_follows_the_data():
 
 
 def test_it_costs_what_the_way_costs():
-    everyone = steps(Cheapest(0.001), 4, grads, 3)
+    everyone = steps(MinBytes(0.001), 4, grads, 3)
     assert [seen[0][0] for seen in everyone] == ["union", "gather", "gather"]
     assert everyone[1][0][1] == gather_rows.card(1, 4, 3)
-    assert Cheapest(0.001).cost(SIZE, 4, None) == gather_rows.card(1, 4, 3)
-    assert Cheapest(1.0).cost(SIZE, 4, None) == ring_all_reduce(4 * SIZE, 4)
-    assert Cheapest().cost(0, 4, None) == Cheapest().cost(9, 1, None) == Cost()
+    assert MinBytes(0.001).cost(SIZE, 4, None) == gather_rows.card(1, 4, 3)
+    assert MinBytes(1.0).cost(SIZE, 4, None) == ring_all_reduce(4 * SIZE, 4)
+    assert MinBytes().cost(0, 4, None) == MinBytes().cost(9, 1, None) == Cost()
 
 
 def test_naturally_sparse_rows_choose_too():
     def rows(rank, step):
         return some_rows(0 if step < 3 else rank, step, nnz=60 if step < 3 else 2)
 
-    seen = sums(Cheapest(), 8, rows, steps=6)
-    ways = ["union", *(Cheapest().way(600, 3, 8, saved) for _, saved in seen)]
+    seen = sums(MinBytes(), 8, rows, steps=6)
+    ways = [
+        "union",
+        *(MinBytes().way(600, 3, 8, remembered(saved)) for _, saved in seen),
+    ]
     assert ways[:4] == ["union"] * 4
     assert ways[-1] == "gather"
 
 
 def test_one_rank_alone():
-    ((seen,),) = [steps(Cheapest(0.01), 1, grads, 1)]
+    ((seen,),) = [steps(MinBytes(0.01), 1, grads, 1)]
     assert seen[0][1] == Cost()
     assert lost(seen) == 0.0
-    assert Cheapest().grade is Grade.ROUNDING
+    assert MinBytes().grade is Grade.ROUNDING
 
 
 def test_only_a_table_has_values_that_are_too_fine():
-    linked = Cheapest(1.0, link=Link(1e-3, 1e9))
-    saved = {"union": 77_000, "offered": 60_000, "peak": 0x4E800000}
-    least = linked.least(MILLION, 8, State(saved=saved))
-    assert least == S2().least(MILLION, 8, State(saved=saved)) > 0
-    few = State(saved={**saved, "union": 8, "offered": 1})
-    assert linked.way(MILLION, 1, 8, few.saved) == "gather"
+    linked = MinBytes(1.0, link=Link(1e-3, 1e9))
+    many = RowMemory(union=77_000, offered=60_000, peak=0x4E800000)
+    least = linked.least(MILLION, 8, many)
+    assert least == S2().least(MILLION, 8, many) > 0
+    few = RowMemory(union=8, offered=1, peak=0x4E800000)
+    assert linked.way(MILLION, 1, 8, few) == "gather"
     assert linked.least(MILLION, 8, few) == 0.0
 
 
-def test_what_another_collective_saved_is_no_obstacle():
-    assert Cheapest().way(MILLION, 1, 8, {"union": 800}) == "union"
-    assert Cheapest().way(MILLION, 1, 8, {"offered": 800}) == "union"
+def remembered(saved):
+    memory = RowMemory()
+    memory.load_dict(saved)
+    return memory
+
+
+@pytest.mark.parametrize("saved", [{"union": 800}, {"offered": 800}, {"odd": 1}])
+def test_a_dict_of_another_collective_is_ignored(saved):
+    assert MinBytes().way(MILLION, 1, 8, remembered(saved)) == "union"

@@ -7,8 +7,9 @@ from tests.collectives.reductions import plain, reduce
 from tests.laws.cases import integers
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
+from thinwire.choosers import BySize, Warmup
 from thinwire.codecs import Split
-from thinwire.collectives import BF16, AllGather, BySize, Dense, Grade, Warmup
+from thinwire.collectives import BF16, AllGather, Dense, Grade
 from thinwire.errors import ConfigError
 from thinwire.groups import simulate
 from thinwire.layout import Layout

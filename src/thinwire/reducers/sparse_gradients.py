@@ -1,7 +1,7 @@
-"""Naturally sparse gradients (`nn.Embedding(sparse=True)`): the rows that were touched.
+"""Naturally sparse gradients, as of `nn.Embedding(sparse=True)`.
 
-They are added up by a collective on rows: nothing is selected and nothing remembered
-but, per parameter, the few numbers that the collective plans its next step with.
+A collective on rows adds them up. Nothing is selected, and there is no residual; each
+parameter has the small memory that the collective plans its next step with.
 """
 
 import json
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from thinwire.channel import Channel
-from thinwire.collectives import RowCollective, State
+from thinwire.collectives import RowCollective, RowMemory
 from thinwire.errors import ConfigError
 from thinwire.groups import Group
 from thinwire.kernels import index_dtype
@@ -20,55 +20,58 @@ from thinwire.rows import Rows
 
 
 class SparseGradients:
-    """How sparse gradients are reduced, and what is planned for each parameter."""
+    """Reduces sparse gradients; has a memory for each parameter."""
 
     def __init__(self, collective: RowCollective, seed: int = 0) -> None:
         self.collective = collective
         self._seed = seed
-        self._states: dict[str, State] = {}
+        self._memories: dict[str, RowMemory] = {}
 
     def mean(self, name: str, grad: Tensor, group: Group, step: int) -> Tensor:
-        """The mean of a sparse COO tensor over all ranks; the same bits everywhere."""
+        """The mean of a sparse COO tensor; it has the same bits on all ranks."""
         channel = Channel(group, step=step, seed=self._seed)
-        state = self._states.setdefault(name, State())
+        memory = self._memories.setdefault(name, RowMemory())
         mine = _rows_of(grad.coalesce())
-        total = self.collective.sum_rows(mine, channel, state)
+        total = self.collective.sum_rows(mine, channel, memory)
         return _tensor_of(total, total.values / group.size, like=grad)
 
     def forget(self) -> None:
-        """Plan anew, as in a first step."""
-        self._states.clear()
+        """Forget all memories, as before the first step."""
+        self._memories.clear()
 
     def dump(self) -> str:
-        """The plans, as a state dict holds them."""
-        return json.dumps({name: each.saved for name, each in self._states.items()})
+        """The memories, for a state dict."""
+        return json.dumps({n: each.to_dict() for n, each in self._memories.items()})
 
-    def load(self, plans: Mapping[str, Mapping[str, int]]) -> None:
-        """Go on with plans that `read` has read."""
-        self._states = {name: State(saved=dict(s)) for name, s in plans.items()}
+    def load(self, saved: Mapping[str, Mapping[str, int]]) -> None:
+        """Replace the memories by those that `read` has returned."""
+        self.forget()
+        for name, numbers in saved.items():
+            self._memories[name] = RowMemory()
+            self._memories[name].load_dict(numbers)
 
 
 def read(text: Any) -> dict[str, dict[str, int]]:
-    """The plans in a state dict, or an error where they cannot be read."""
+    """The memories in a state dict; a `ConfigError` if they cannot be read."""
     try:
-        return {str(n): numbers(saved) for n, saved in json.loads(text).items()}
+        return {str(n): integers(saved) for n, saved in json.loads(text).items()}
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(
             f"a damaged state dict: its 'sparse' is {text!r}, not numbers by parameter"
         ) from error
 
 
-def numbers(saved: Mapping[str, Any]) -> dict[str, int]:
-    """The whole numbers that a collective had saved; `ValueError` for any others."""
+def integers(saved: Mapping[str, Any]) -> dict[str, int]:
+    """The `to_dict` of a collective's memory; `ValueError` if it is not integers."""
     found = {str(key): int(number) for key, number in saved.items()}
     for key, number in found.items():
         if number != saved[key]:
-            raise ValueError(f"{key} is {saved[key]}, not a whole number")
+            raise ValueError(f"{key} is {saved[key]}, not an integer")
     return found
 
 
 def one_row(like: Tensor) -> Tensor:
-    """A gradient that touches the first row alone, so that ranks touch the same one."""
+    """A gradient of only the first row, so that all ranks have the same rows."""
     count = min(1, like.numel())
     row = Rows(
         torch.zeros(count, dtype=torch.int64, device=like.device),

@@ -1,10 +1,10 @@
-"""The communication thread: in order, drained on request, gone with its owner."""
+"""The communication thread: order of jobs, draining, and its end."""
 
 import gc
 import threading
 import time
 
-from thinwire.hooks.courier import Courier
+from thinwire.hooks.comm_thread import CommThread
 
 
 def threads() -> int:
@@ -12,29 +12,29 @@ def threads() -> int:
 
 
 def test_jobs_run_in_order_on_another_thread():
-    courier, seen = Courier(), []
+    thread, seen = CommThread(), []
     for number in range(100):
-        courier.submit(lambda n=number: seen.append((n, threading.current_thread())))
-    courier.drain()
+        thread.submit(lambda n=number: seen.append((n, threading.current_thread())))
+    thread.drain()
     assert [number for number, _ in seen] == list(range(100))
-    assert threading.current_thread() not in {thread for _, thread in seen}
+    assert threading.current_thread() not in {runner for _, runner in seen}
 
 
 def test_nothing_starts_without_a_job():
     before = threads()
-    courier = Courier()
-    courier.drain()
+    thread = CommThread()
+    thread.drain()
     assert threads() == before
 
 
-def test_the_thread_ends_with_the_courier():
+def test_the_thread_ends_when_its_object_is_collected():
     gc.collect()
     before = threads()
-    courier = Courier()
-    courier.submit(threads)
-    courier.drain()
+    thread = CommThread()
+    thread.submit(threads)
+    thread.drain()
     assert threads() == before + 1
-    del courier
+    del thread
     gc.collect()
     for _ in range(100):
         if threads() == before:

@@ -1,0 +1,151 @@
+"""BackwardPass: buckets come in; units are reduced as soon as they are complete.
+
+It runs on the communication thread. All ranks see the same buckets in the same order,
+so they reduce the same units in the same order. DDP reads no result before the last
+bucket's future is done, so a unit that is not finite can still change earlier buckets.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.futures import Future
+
+from thinwire.collectives import Total
+from thinwire.groups import Group
+from thinwire.hooks.units import BucketPlan, Names, Units
+from thinwire.reducers import Pipeline
+from thinwire.reducers.sparse_gradients import one_row
+from thinwire.sparse import SparseVector
+
+
+@dataclass(slots=True)
+class PendingBucket:
+    """A bucket: the names of its parameters, their gradients, and DDP's future."""
+
+    names: Names
+    buffer: Tensor
+    last: bool
+    future: "Future[Tensor]"
+    ready: torch.cuda.Event | None = None
+
+    @property
+    def rows(self) -> bool:
+        """Whether this is a sparse COO gradient, which has a bucket of its own."""
+        return self.buffer.is_sparse
+
+
+@dataclass(slots=True)
+class BackwardPass:
+    """The buckets of one pass, and the means of the units reduced so far.
+
+    `plan` is that of the last pass, used if the same buckets arrive. Otherwise `choose`
+    makes one when all buckets are there. `number` counts passes. In a `plain` pass
+    every unit is reduced as DDP would.
+    """
+
+    reducer: Pipeline
+    group: Group
+    units: Units
+    plan: BucketPlan | None
+    choose: Callable[[Sequence[Names]], BucketPlan]
+    number: int = 0
+    scale: float = 1.0
+    per_name: bool = False
+    plain: bool = False
+    buckets: list[PendingBucket] = field(default_factory=list)
+    means: dict[int, Total] = field(default_factory=dict)
+    finite: bool = True
+
+    def add(self, bucket: PendingBucket) -> None:
+        """Take a bucket and reduce the units that it completes."""
+        number = len(self.buckets)
+        self.buckets.append(bucket)
+        if self.plan is not None and not self._fits(number, bucket):
+            self.plan = None
+        if bucket.rows:
+            self._reduce_rows(bucket)
+        if self.plan is not None:
+            for unit in self.plan.completes[number]:
+                self._reduce(unit, self.plan)
+        if bucket.last:
+            self._finish()
+
+    @property
+    def delivered(self) -> int:
+        """The number of entries in the totals of this pass."""
+        return sum(
+            mean.nnz if isinstance(mean, SparseVector) else mean.numel()
+            for mean in self.means.values()
+        )
+
+    def _fits(self, number: int, bucket: PendingBucket) -> bool:
+        plan = self.plan
+        return (
+            plan is not None
+            and number < len(plan.buckets)
+            and plan.buckets[number] == bucket.names
+            and bucket.last == (number + 1 == len(plan.buckets))
+        )
+
+    def _finish(self) -> None:
+        if self.plan is None:
+            self.plan = self.choose([bucket.names for bucket in self.buckets])
+            for unit in range(len(self.plan.spans)):
+                # If a mismatch came late, some units have been reduced already.
+                if unit not in self.means:
+                    self._reduce(unit, self.plan)
+        if not self.finite:
+            self._fill_nonfinite()
+        for unit, mean in self.means.items():
+            self.reducer.settle(mean, self.units.states[unit])
+
+    def _reduce(self, unit: int, plan: BucketPlan) -> None:
+        if not self.finite:
+            return
+        state = self.units.states[unit]
+        pieces = [
+            self.buckets[span.bucket].buffer[span.start : span.stop]
+            for span in plan.spans[unit]
+        ]
+        if self.plain:
+            self.means[unit] = self.reducer.reduce_plainly_(pieces, self.group, state)
+            return
+        mean = self.reducer.reduce_(
+            pieces, self.group, state, scale=self.scale, per_name=self.per_name
+        )
+        if mean is None:
+            self._take_back()
+        else:
+            self.means[unit] = mean
+
+    def _reduce_rows(self, bucket: PendingBucket) -> None:
+        if not self.finite:
+            return
+        (name,) = bucket.names
+        bucket.buffer = self.units.sparse.mean(
+            name, bucket.buffer, self.group, self.number
+        )
+        checked = self.reducer.on_nonfinite != "unchecked"
+        if checked and not bool(bucket.buffer.values().isfinite().all()):
+            self._take_back()
+
+    def _take_back(self) -> None:
+        """Undo what this pass has delivered, since no rank will apply it."""
+        for unit, mean in self.means.items():
+            self.reducer.take_back_(mean, self.units.states[unit])
+        self.means.clear()
+        self.finite = False
+        memories = [state.memory for state in self.units.states]
+        if len({memory.scale for memory in memories}) > 1:
+            for memory in memories:
+                memory.rescale_(self.scale)
+
+    def _fill_nonfinite(self) -> None:
+        for bucket in self.buckets:
+            if bucket.rows:
+                bucket.buffer = one_row(bucket.buffer)
+                self.reducer.fill_nonfinite_([bucket.buffer.values()])
+            else:
+                self.reducer.fill_nonfinite_([bucket.buffer])

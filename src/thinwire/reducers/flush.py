@@ -1,0 +1,47 @@
+"""Flush: delivers the residual of a unit to `.grad`, by one dense all-reduce."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from thinwire.groups import Group, Op
+from thinwire.reducers.pipeline import UnitState
+
+
+@torch.no_grad()
+def flush_(
+    state: UnitState,
+    parameters: Mapping[str, nn.Parameter],
+    group: Group,
+    *,
+    scale: float,
+    finite: bool,
+) -> None:
+    """Add the mean of the residual to `.grad` and forget everything else.
+
+    `scale` is the loss scale of the gradients. If they are not `finite`, the mean
+    replaces the gradients that have an infinity or a NaN. A frozen parameter keeps its
+    mean as residual.
+    """
+    if state.memory.saved:  # otherwise `x` is scratch space, and there is no residual
+        x = state.memory.x.whole()
+        group.all_reduce_((x, Op.SUM))
+        x.div_(group.size)
+        state.memory.rescale_(scale)
+        for name, mean in state.layout.views(x).items():
+            if parameters[name].requires_grad:
+                _add_mean(parameters[name], mean, finite=finite)
+                mean.zero_()
+        for vector in state.memory.saved.values():
+            if vector is not state.memory.x:
+                vector.zero_()
+    state.collective.load_dict({})
+
+
+def _add_mean(parameter: nn.Parameter, mean: Tensor, *, finite: bool) -> None:
+    grad = parameter.grad
+    if grad is None or not (finite or bool(grad.isfinite().all())):
+        parameter.grad = torch.empty_like(parameter).copy_(mean)
+    else:
+        grad.add_(mean)
