@@ -3,8 +3,8 @@
     python benchmarks/kernels.py
     python benchmarks/kernels.py --sizes 14_700_000 --densities 0.01 --threads 1
 
-Ours is `accumulate_`, which also zeroes the gradient and marks, and `take_each`, which
-selects from every block and subtracts, in the steady state of error feedback. It is
+Ours is an accumulator's `accumulate_`, which also zeroes the gradient and extracts
+candidates, and `take`, which selects from every block, in steady error feedback. It is
 compared with `x.add_(g)`, the least that any method does, and with what a user of torch
 would write: `add_`, `torch.topk`, a gather, and zeroing of gradient and selection. All
 three see the same fresh gradients, in turns within one run, none of them cached, and
@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 
 from thinwire import kernels
+from thinwire.accumulator import Accumulator
 from thinwire.catalog import INDEX_CODECS, VALUE_CODECS
 from thinwire.codecs import IndexCodec, ValueCodec
-from thinwire.kernels import Block, Marker
 from thinwire.tools.bench.machine import machine
 
 # Gradients are Laplace; each run of so many elements has a scale of its own.
@@ -68,19 +68,18 @@ class Ours:
     """One pass, then the marked elements only."""
 
     def __init__(self, size: int, density: float, blocks: int) -> None:
-        self.x = kernels.zeros(size)
-        cut = kernels.interleaved_blocks(size, blocks, CHUNK)
-        self.blocks = cut if blocks > 1 else (Block.whole(size),)
-        self.marker = Marker(self.blocks, lending=True)
+        self.x = Accumulator(size)
+        if blocks > 1:
+            self.x.set_blocks(kernels.interleaved_blocks(size, blocks, CHUNK))
+        self.blocks = self.x.blocks
         self.k = int(size * density) // blocks
         self.chosen: list[tuple[Tensor, Tensor]] = []
 
     def accumulate(self, grad: Tensor) -> None:
-        kernels.accumulate_(self.x, grad, marker=self.marker)
+        self.x.accumulate_(grad)
 
     def take(self) -> None:
-        counts = [self.k] * len(self.blocks)
-        self.chosen = kernels.take_each(self.x, counts, marker=self.marker)
+        self.chosen = self.x.take([self.k] * len(self.blocks))
 
 
 class Setting(NamedTuple):
@@ -93,7 +92,7 @@ class Setting(NamedTuple):
     repeats: int
 
 
-NAMES = ("accumulate_", "take_each", "ours", "torch.topk", "add_")
+NAMES = ("accumulate_", "take", "ours", "torch.topk", "add_")
 Seconds = dict[str, list[float]]
 
 
@@ -107,13 +106,15 @@ def measure(setting: Setting) -> tuple[Seconds, Ours]:
         gradients.fill(grad)
         ours.accumulate(grad)
         ours.take()
-    peer.copy_(ours.x)
+    peer.copy_(ours.x.whole())
     seconds: Seconds = {name: [] for name in NAMES}
     pause = partial(sleep, PAUSE if setting.threads > 1 else 0.0)
     for repeat in range(setting.repeats):
         gradients.fill(grad)
         copy.copy_(grad)
-        before = ours.x + grad  # and none of what is timed next is cached any more
+        before = (
+            ours.x.whole() + grad
+        )  # and none of what is timed next is cached any more
         pause()
         seconds["add_"].append(clock(lambda: floor.add_(copy)))
         evict.add_(1)
@@ -127,7 +128,7 @@ def measure(setting: Setting) -> tuple[Seconds, Ours]:
         for name, time in zip(NAMES, [*times, sum(times)], strict=False):
             seconds[name].append(time)
         # The peer goes on from our x: ties must not make the two drift apart.
-        peer.copy_(ours.x)
+        peer.copy_(ours.x.whole())
     verify(ours, before)
     return seconds, ours
 
@@ -145,13 +146,11 @@ def verify(ours: Ours, before: Tensor) -> None:
         magnitudes = ours.chosen[0][1].abs().sort(descending=True).values
         assert torch.equal(magnitudes, torch.topk(before.abs(), ours.k).values)
     for block, (indices, values) in zip(ours.blocks, ours.chosen, strict=True):
-        wanted = kernels.select.reference(
-            before, ours.k, block=block, marker=None, number=0
-        )
+        wanted = kernels.select.reference(before, ours.k, block=block)
         assert torch.equal(indices, wanted[0])
         assert torch.equal(values, wanted[1])
         kernels.subtract_at_.reference(before, indices, values, block=block)
-    assert torch.equal(before, ours.x)
+    assert torch.equal(before, ours.x.whole())
 
 
 def show(setting: Setting, seconds: Seconds) -> None:
@@ -249,7 +248,7 @@ def main() -> None:
     options = parser.parse_args()
     print(machine())
     lists = {}
-    parts = ("accumulate_", "take_each", "ours, ms", "quartiles")
+    parts = ("accumulate_", "take", "ours, ms", "quartiles")
     columns = ("n", "density", "blocks", "threads", "add_ ms", *parts)
     head(*columns, "x add_", "of the fastest", "x faster than topk", "met")
     for size, density, blocks, threads in product(

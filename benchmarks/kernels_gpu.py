@@ -2,8 +2,8 @@
 
     python benchmarks/kernels_gpu.py --sizes 25 100 350 --densities 0.01 0.001
 
-A step is `accumulate_` without the zeroing of the gradient, and `take_each` with a
-marker that lends, captured in a CUDA graph and replayed on fresh gradients (Laplace,
+A step accumulates without the zeroing of the gradient, extracts candidates, and takes
+from all blocks, captured in a CUDA graph and replayed on fresh gradients (Laplace,
 each run of 65 536 elements with a scale of its own, lognormal), after so many steps of
 error feedback that the residual is steady. Before every replay 256 MB are overwritten,
 so the cache is cold. The floor is 12 bytes per element at the bandwidth of a copy in
@@ -31,14 +31,9 @@ from thinwire import kernels
 from thinwire.codecs.bfloat16 import BFloat16
 from thinwire.codecs.elias_fano import EliasFano, low_bits
 from thinwire.codecs.split import Split
-from thinwire.kernels import (
-    Block,
-    Hashes,
-    Marker,
-    cuda,
-    cuda_elias_fano,
-    cuda_mark,
-)
+from thinwire.kernels import Block, Hashes
+from thinwire.kernels.cuda import elias_fano, mark
+from thinwire.kernels.cuda.candidates import Candidates
 from thinwire.kernels.trees import added_up
 from thinwire.sparse import SparseVector
 from thinwire.wire import Packet
@@ -105,58 +100,50 @@ class Step:
     def __init__(self, size: int, density: float, blocks: int = 1) -> None:
         whole = (Block.whole(size),)
         cut = kernels.interleaved_blocks(size, blocks, CHUNK)
-        self.marker = Marker(whole if blocks == 1 else cut, lending=True)
-        self.counts = [int(b.length * density) for b in self.marker.blocks]
+        self.blocks = whole if blocks == 1 else cut
+        self.counts = [int(b.length * density) for b in self.blocks]
         self.x = torch.zeros(size, device="cuda")
+        self.candidates = Candidates(self.x, self.blocks)
+        self.candidates.zeroing = False
+        self.extracting = True
         self.grad = torch.zeros(size, device="cuda")
         self.chosen: list[kernels.Sparse] = []
         self.packets: list[Packet] = []
         self.encoding = False
-        self.zeroing = False
 
     def run(self) -> None:
-        cuda.accumulate_(
-            self.x,
-            self.grad,
-            offset=0,
-            scale=1.0,
-            marker=self.marker,
-            zeroing=self.zeroing,
-        )
-        if self.marker.lending:
-            self.chosen = kernels.take_each(self.x, self.counts, marker=self.marker)
-        else:
-            self.select_then_leave()
+        self.candidates.accumulate_(self.grad, offset=0, scale=1.0)
+        numbers, removing = range(len(self.blocks)), torch.float32
+        if not self.extracting:
+            removing = None
+        self.chosen = self.candidates.select(self.counts, numbers, removing)
+        if not self.extracting:
+            self.leave()
         if self.encoding:
             self.packets = [
                 CODEC.encode(SparseVector(indices, values, block.length))
                 for block, (indices, values) in zip(
-                    self.marker.blocks, self.chosen, strict=True
+                    self.blocks, self.chosen, strict=True
                 )
             ]
 
-    def select_then_leave(self) -> None:
-        self.chosen = kernels.select_each(self.x, self.counts, marker=self.marker)
-        for block, (indices, values) in zip(
-            self.marker.blocks, self.chosen, strict=True
-        ):
+    def leave(self) -> None:
+        for block, (indices, values) in zip(self.blocks, self.chosen, strict=True):
             kernels.leave_at_(self.x, indices, values, values, block=block)
 
-    def candidates(self) -> list[int]:
-        state = self.marker.scratch.state.view(-1, cuda_mark.STATE.value)
-        return state[:, cuda_mark.COUNT.value].tolist()
+    def listed(self) -> list[int]:
+        state = self.candidates.buffer.state.view(-1, mark.STATE.value)
+        return state[:, mark.COUNT.value].tolist()
 
     def failures(self) -> int:
-        state = self.marker.scratch.state.view(-1, cuda_mark.STATE.value)
-        return int(state[:, cuda_mark.DENSE.value].sum())
+        state = self.candidates.buffer.state.view(-1, mark.STATE.value)
+        return int(state[:, mark.DENSE.value].sum())
 
     def verify(self, before: Tensor) -> None:
         for block, k, (indices, values) in zip(
-            self.marker.blocks, self.counts, self.chosen, strict=True
+            self.blocks, self.counts, self.chosen, strict=True
         ):
-            wanted = kernels.select.reference(
-                before, k, block=block, marker=None, number=0
-            )
+            wanted = kernels.select.reference(before, k, block=block)
             assert torch.equal(indices, wanted[0])
             assert torch.equal(values.view(torch.int32), wanted[1].view(torch.int32))
             kernels.subtract_at_.reference(before, indices, values, block=block)
@@ -165,7 +152,7 @@ class Step:
     def verify_packets(self) -> None:
         """Against those of the processor."""
         for block, (indices, values), packet in zip(
-            self.marker.blocks, self.chosen, self.packets, strict=True
+            self.blocks, self.chosen, self.packets, strict=True
         ):
             vector = SparseVector(indices.cpu(), values.cpu(), block.length)
             wanted = CODEC.encode(vector)
@@ -270,7 +257,7 @@ def measure(millions: int, density: float, options: argparse.Namespace) -> float
     case = Case(millions, density, options.repeats, step, gradients, floor)
     times = case.timed(replay)
     case.verify(replay)
-    ratio, listed = times.median / floor, step.candidates()[0] / step.counts[0]
+    ratio, listed = times.median / floor, step.listed()[0] / step.counts[0]
     aim = STEP.get((millions, density), 9.0)
     verdict = judge(f"step, {case.name}", ratio, aim)
     print(
@@ -309,18 +296,18 @@ def measure_encoding(case: Case, replay: Callable[[], None]) -> None:
 
 
 def measure_variants(case: Case) -> None:
-    """The same step without a graph, without lending, and with zeroing."""
+    """The same step without a graph, without extraction, and with zeroing."""
     step, floor = case.step, case.floor
     times = case.timed(step.run)
     print(f"  eager {times}, x{times.median / floor:.3f}")
-    step.marker.lending = False
+    step.extracting = False
     times = case.timed()
-    print(f"  select_each, then leave_at_ {times}, x{times.median / floor:.3f}")
-    step.marker.lending = step.zeroing = True
+    print(f"  select, then leave_at_ {times}, x{times.median / floor:.3f}")
+    step.extracting = step.candidates.zeroing = True
     times = case.timed()
     print(f"  zeroing the gradient {times}, x{times.median / floor:.3f}", end="")
     print(f" (x{times.median / floor * 0.75:.3f} of 16 bytes)")
-    step.zeroing = False
+    step.candidates.zeroing = False
 
 
 def measure_decoding(case: Case) -> None:
@@ -333,7 +320,7 @@ def measure_decoding(case: Case) -> None:
     halves = kernels.to_bfloat16(values)
 
     def decode() -> tuple[Tensor, Tensor]:
-        found = cuda_elias_fano.read(section, size, nnz, low=low, step=1)[0]
+        found = elias_fano.read(section, size, nnz, low=low, step=1)[0]
         return found, halves.float()
 
     def write() -> None:
@@ -508,17 +495,16 @@ def check_hard_cases() -> None:
             kernels.contiguous_blocks(size, 2),
             kernels.interleaved_blocks(size, 2, CHUNK),
         ):
-            marker = Marker(cut)
             for k in (1, 1000, size // 100, size // 9, size // 2, cut[0].length - 1):
                 grad, y = x.clone(), torch.zeros_like(x)
                 count = min(k, cut[-1].length)
-                kernels.accumulate_(y, grad, marker=marker)
+                candidates = Candidates(y, cut)
+                candidates.accumulate_(grad, offset=0, scale=1.0)
                 assert not grad.any()
-                found = kernels.select_each(y, [count] * len(cut), marker=marker)
+                counts, numbers = [count] * len(cut), range(len(cut))
+                found = candidates.select(counts, numbers, None)
                 for block, (indices, values) in zip(cut, found, strict=True):
-                    wanted = kernels.select.reference(
-                        y, count, block=block, marker=None, number=0
-                    )
+                    wanted = kernels.select.reference(y, count, block=block)
                     same = (
                         torch.equal(indices, wanted[0]),
                         torch.equal(

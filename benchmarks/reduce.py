@@ -59,7 +59,7 @@ PEERS = ("torch all_reduce", "torch bf16 hook", "torch PowerSGD 2")
 PHASES = {
     "guard": ("magnitudes",),
     "accumulate": ("accumulate_",),
-    "select": ("select", "select_each", "take_each"),
+    "select": ("select", "take"),
     "code": ("encode", "decode"),
     "merge": (
         *("merge_add", "split", "merge_split", "join", "gather"),

@@ -43,10 +43,10 @@ WARM = 3
 PHASES = {
     "guard": ("magnitudes",),
     "accumulate": ("accumulate_",),
-    "select": ("select", "select_each", "take_each", "split", "merge_split"),
+    "select": ("select", "take", "split", "merge_split"),
     "encode": ("encode",),
     "decode": ("decode",),
-    "merge": ("merge_add", "add_at_", "keep_at_", "leave_at_", "join", "reclaim_"),
+    "merge": ("merge_add", "add_", "keep_at_", "leave_at_", "join", "restore_"),
     "write": ("write_mean_",),
 }
 

@@ -29,7 +29,25 @@ class OneAtATime:
 
         def run(*args: Any, **options: Any) -> Any:
             with self._lock:
-                return function(*args, **options)
+                result = function(*args, **options)
+            return OneMethodAtATime(result, self._lock) if objects else result
+
+        objects = name == "new_candidates"
+        return run
+
+
+class OneMethodAtATime:
+    """An object whose methods are run by one thread at a time."""
+
+    def __init__(self, inner: Any, lock: Any) -> None:
+        self._inner, self._lock = inner, lock
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+
+        def run(*args: Any, **options: Any) -> Any:
+            with self._lock:
+                return method(*args, **options)
 
         return run
 
@@ -42,7 +60,7 @@ def use_triton(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     pytest.importorskip("triton", reason="needs Triton")
     if torch.cuda.is_available():
         pytest.skip("kernels are not interpreted where there is a device")
-    from thinwire.kernels.cuda import room
+    from thinwire.kernels.cuda import buffer
 
-    monkeypatch.setattr(room, "SHORT", 0)
+    monkeypatch.setattr(buffer, "SHORT", 0)
     monkeypatch.setattr(dispatch, "_cpu", OneAtATime(names))

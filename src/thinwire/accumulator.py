@@ -1,12 +1,15 @@
 """Accumulator: one unit's accumulated gradient, and what is extracted from it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from thinwire import kernels
-from thinwire.kernels import Block, Marker, Sparse
+from thinwire.kernels import Block, Sparse
+from thinwire.kernels.blocks import chunk_of
+from thinwire.kernels.candidates import Candidates
+from thinwire.kernels.dispatch import recorded
 
 
 class Accumulator:
@@ -34,14 +37,15 @@ class Accumulator:
     ([1, 2], [-3.0, 2.0], [1.0, 0.0, 0.0, 0.5])
     """
 
-    __slots__ = ("_marker", "_marking", "_untaken", "_x")
+    __slots__ = ("_blocks", "_candidates", "_marking", "_untaken", "_x")
 
     def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
         self._x = kernels.zeros(size, torch.device(device))
-        self._marker = Marker((Block.whole(size),), lending=True)
+        self._blocks: tuple[Block, ...] = (Block.whole(size),)
+        self._candidates: Candidates | None = None
         self._marking = False
-        # Whether candidates were prepared of which none was taken.
-        self._untaken = False
+        # Blocks that may have candidates, marked or extracted.
+        self._untaken: set[int] = set()
 
     @classmethod
     def of(cls, values: Tensor) -> "Accumulator":
@@ -49,6 +53,9 @@ class Accumulator:
         found = cls(values.numel(), values.device)
         found.whole().copy_(values)
         return found
+
+    def __reduce__(self) -> tuple[Callable[[Tensor], "Accumulator"], tuple[Tensor]]:
+        return Accumulator.of, (self.whole(),)
 
     @property
     def size(self) -> int:
@@ -63,24 +70,38 @@ class Accumulator:
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks that entries are taken from; indices count within a block."""
-        return self._marker.blocks
+        return self._blocks
 
     def set_blocks(self, blocks: tuple[Block, ...]) -> None:
         """Cut the vector into blocks: contiguous ones, or interleaved by one chunk."""
-        if blocks != self._marker.blocks:
-            self.whole()
-            self._marker = Marker(blocks, lending=True)
-            self._marking = False
+        if blocks == self._blocks:
+            return
+        if chunk_of(blocks) < 0 or sum(b.length for b in blocks) != self.size:
+            raise ValueError(
+                f"{blocks} are not contiguous or interleaved blocks of {self.size} "
+                "elements"
+            )
+        self.whole()
+        self._blocks, self._candidates, self._marking = blocks, None, False
 
     def accumulate_(self, grad: Tensor, *, offset: int = 0, scale: float = 1.0) -> None:
         """`x = x * scale + grad` from `offset` on; `grad` is left all zero.
 
         A gradient in several pieces is accumulated from the first element on.
         """
-        self._untaken = self._marking
-        marker = self._marker if self._marking else None
-        kernels.accumulate_(self._x, grad, offset=offset, scale=scale, marker=marker)
+        if self._candidates is None or not self._marking:
+            kernels.accumulate_(self._x, grad, offset=offset, scale=scale)
+        else:
+            self._accumulate(self._candidates, grad, offset, scale)
 
+    @recorded("accumulate_")
+    def _accumulate(
+        self, candidates: Candidates, grad: Tensor, offset: int, scale: float
+    ) -> None:
+        self._untaken.update(range(len(self._blocks)))
+        candidates.accumulate_(grad, offset=offset, scale=scale)
+
+    @recorded("take")
     def take(
         self,
         counts: Sequence[int],
@@ -89,31 +110,48 @@ class Accumulator:
     ) -> list[Sparse]:
         """Remove the `counts[i]` largest |v| of block `numbers[i]` (all by default).
 
-        Ties go to the smaller index; indices ascend. Returned are exact values. What
+        Ties go to the smaller index; indices ascend. Exact values are returned. What
         leaves the vector is rounded to `rounding`, float32 or bfloat16: the rounding
         error stays.
         """
-        self._marking, self._untaken = True, False
-        return kernels.take_each(
-            self._x, counts, marker=self._marker, numbers=numbers, rounding=rounding
-        )
+        if rounding not in (torch.float32, torch.bfloat16):
+            raise ValueError(f"values are rounded to float32 or bfloat16: {rounding}")
+        return self._select(counts, numbers, rounding)
 
+    @recorded("select")
     def select(
         self, counts: Sequence[int], numbers: Sequence[int] | None = None
     ) -> list[Sparse]:
         """What `take` would return; the vector keeps it."""
-        self._marking, self._untaken = True, False
-        return kernels.select_each(
-            self._x, counts, marker=self._marker, numbers=numbers
-        )
+        return self._select(counts, numbers, None)
 
+    def _select(
+        self,
+        counts: Sequence[int],
+        numbers: Sequence[int] | None,
+        removing: torch.dtype | None,
+    ) -> list[Sparse]:
+        numbers = range(len(self._blocks)) if numbers is None else numbers
+        if len(set(numbers)) < len(numbers):
+            raise ValueError(f"blocks {list(numbers)}: name each of them once")
+        if self._candidates is None:
+            self._candidates = kernels.new_candidates(self._x, self._blocks)
+        lists = self._candidates.select(counts, numbers, removing)
+        self._untaken.difference_update(numbers)
+        self._marking = True
+        return lists
+
+    @recorded("add_")
     def add_(self, indices: Tensor, values: Tensor, number: int = 0) -> None:
-        """`x[indices] += values` in a block; the block may be taken from afterwards."""
-        kernels.add_at_(self._x, indices, values, marker=self._marker, number=number)
+        """`x[indices] += values` in a block."""
+        if self._candidates is not None and number in self._untaken:
+            self._candidates.add_(indices, values, number)
+        else:
+            kernels.add_at_(self._x, indices, values, block=self._blocks[number])
 
     def gather(self, indices: Tensor, number: int = 0) -> Tensor:
-        """`x[indices]` in a block that was taken or selected from."""
-        return kernels.gather(self._x, indices, block=self.blocks[number])
+        """`x[indices]` in a block."""
+        return kernels.gather(self._of(number), indices, block=self._blocks[number])
 
     def subtract_(
         self,
@@ -123,15 +161,15 @@ class Accumulator:
         *,
         held: Tensor | None = None,
     ) -> None:
-        """`x[indices] -= values` in a block that was taken or selected from.
+        """`x[indices] -= values` in a block.
 
-        `held` is `x[indices]` where the caller knows it: it is then not read.
+        `held` is `x[indices]` if the caller knows it; the vector is then not read.
         """
-        block = self.blocks[number]
+        x, block = self._of(number), self._blocks[number]
         if held is None:
-            kernels.subtract_at_(self._x, indices, values, block=block)
+            kernels.subtract_at_(x, indices, values, block=block)
         else:
-            kernels.leave_at_(self._x, indices, held, values, block=block)
+            kernels.leave_at_(x, indices, held, values, block=block)
 
     def return_(
         self,
@@ -142,33 +180,45 @@ class Accumulator:
         sent: Tensor | None = None,
         holders: tuple[int, int] = (1, 0),
     ) -> None:
-        """`x[indices] += values - sent` in a block that was taken from.
+        """`x[indices] += values - sent` in a block.
 
         `holders` are the number of ranks that return the same list, and this rank's
         number among them: each returns its share (see `kernels.keep_at_`).
         """
         kernels.keep_at_(
-            self._x,
+            self._of(number),
             indices,
             values,
             told=sent,
             holders=holders,
-            block=self.blocks[number],
+            block=self._blocks[number],
         )
 
     def clear_(self, indices: Tensor, number: int = 0) -> None:
-        """`x[indices] = 0` in a block that was selected from, finite or not."""
-        zeros = self._x.new_zeros(len(indices))
-        kernels.scatter_(self._x, indices, zeros, block=self.blocks[number])
+        """`x[indices] = 0` in a block, also where it is not finite."""
+        x = self._of(number)
+        zeros = x.new_zeros(len(indices))
+        kernels.scatter_(x, indices, zeros, block=self._blocks[number])
 
     def zero_(self) -> None:
         """Set the vector to zero."""
-        kernels.reclaim_(self._x, self._marker)
+        if self._untaken:
+            self._restore()
         self._x.zero_()
 
     def whole(self) -> Tensor:
         """The vector itself, complete."""
-        kernels.reclaim_(self._x, self._marker)
         if self._untaken:
-            self._marking = self._untaken = False
+            self._marking = len(self._untaken) < len(self._blocks)
+            self._restore()
         return self._x
+
+    def _of(self, number: int) -> Tensor:
+        """The vector with at least this block complete."""
+        return self.whole() if number in self._untaken else self._x
+
+    @recorded("restore_")
+    def _restore(self) -> None:
+        if self._candidates is not None:
+            self._candidates.restore_()
+        self._untaken.clear()

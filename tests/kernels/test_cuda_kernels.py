@@ -34,15 +34,15 @@ pytestmark = (
 )
 
 from thinwire import kernels
+from thinwire.accumulator import Accumulator
 from thinwire.codecs import BFloat16, EliasFano, Split
 from thinwire.codecs.elias_fano import low_bits
 from thinwire.kernels import (
     Block,
     Hashes,
-    Marker,
     interleaved_blocks,
 )
-from thinwire.kernels.cuda import elias_fano, mark, room, sketch
+from thinwire.kernels.cuda import buffer, elias_fano, mark, sketch
 from thinwire.sparse import SparseVector
 
 on_device = pytest.mark.skipif(not ON_DEVICE, reason="needs a CUDA device")
@@ -51,7 +51,7 @@ EVERY_BYTE = bytes(range(256))
 
 @pytest.fixture(autouse=True)
 def lists_for_short_blocks(monkeypatch):
-    monkeypatch.setattr(room, "SHORT", 0)
+    monkeypatch.setattr(buffer, "SHORT", 0)
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ def assert_same(found, wanted):
         assert same_bits(a, b)
 
 
-def words(marker, which):
-    state = marker.scratch.state.view(-1, mark.STATE.value)
+def words(candidates, which):
+    state = candidates.buffer.state.view(-1, mark.STATE.value)
     return state[:, which.value].tolist()
 
 
@@ -87,8 +87,8 @@ def test_select(number):
     x = drawn(name, SIZE)
     block = ways_to_cut(SIZE)[number % 6][-1]
     for k in (block.length // 50, block.length // 2)[: 1 + number % 2]:
-        found = cuda.select(x, k, block=block, marker=None, number=0)
-        wanted = reference.select(x, k, block=block, marker=None, number=0)
+        found = cuda.select(x, k, block=block)
+        wanted = reference.select(x, k, block=block)
         assert_same(found, wanted)
 
 
@@ -96,84 +96,83 @@ def test_few_elements_and_all_of_them():
     for size in (1, 65):
         x, block = drawn("ties", size), Block.whole(size)
         for k in {0, 1, size}:
-            found = cuda.select(x, k, block=block, marker=None, number=0)
-            wanted = reference.select(x, k, block=block, marker=None, number=0)
+            found = cuda.select(x, k, block=block)
+            wanted = reference.select(x, k, block=block)
             assert_same(found, wanted)
 
 
 @pytest.mark.parametrize(
-    ("blocks", "lending", "dtype", "rounding"),
+    ("blocks", "dtype", "rounding"),
     [
-        ((Block.whole(SIZE),), True, torch.float32, torch.float32),
-        ((Block.whole(SIZE),), True, torch.float32, torch.bfloat16),
-        (interleaved_blocks(SIZE, 2, 64), True, torch.bfloat16, torch.bfloat16),
-        (kernels.contiguous_blocks(SIZE, 2), False, torch.float16, torch.float32),
+        ((Block.whole(SIZE),), torch.float32, torch.float32),
+        ((Block.whole(SIZE),), torch.float32, torch.bfloat16),
+        (interleaved_blocks(SIZE, 2, 64), torch.bfloat16, torch.bfloat16),
+        (kernels.contiguous_blocks(SIZE, 2), torch.float16, None),
     ],
 )
-def test_error_feedback(blocks, lending, dtype, rounding):
+def test_error_feedback(blocks, dtype, rounding):
     """Steady, jumping, tied and received: listed or not, the bits are the same."""
-    marker = Marker(blocks, lending=lending)
     x = torch.zeros(SIZE, device=DEVICE)
-    y = x.clone()
-    counts = [block.length // 50 for block in blocks]
+    y, candidates = x.clone(), cuda.new_candidates(x, blocks)
+    counts, numbers = [block.length // 50 for block in blocks], range(len(blocks))
     kinds, listed = ("normal", "laplace", "ties", "octaves", "normal"), []
-    lent = []
+    out = []
     for step, kind in enumerate(kinds):
         grad = drawn(kind, SIZE).to(dtype)
         again = grad.clone()
         scale = 0.5 if step == 1 else 1.0
-        cuda.accumulate_(x, grad, offset=0, scale=scale, marker=marker)
-        reference.accumulate_(y, again, offset=0, scale=scale, marker=None)
+        candidates.accumulate_(grad, offset=0, scale=scale)
+        reference.accumulate_(y, again, offset=0, scale=scale)
         assert not grad.any()
-        lent.append(len(marker.scratch.lent) if step else 0)
-        assert all(marker.valid) == (step > 0)
+        out.append(len(candidates.buffer.extracted) if step else 0)
         if step == 2:
             received = (drawn_indices(blocks[0].length, 40), drawn("normal", 40))
-            given = {"block": blocks[0], "number": 0}
-            cuda.add_at_(x, *received, marker=marker, **given)
-            reference.add_at_(y, *received, marker=None, **given)
-        numbers = range(len(blocks))
-        given = {"marker": marker, "numbers": numbers, "rounding": rounding}
-        taken = cuda.take_each(x, counts, **given)
+            candidates.add_(*received, 0)
+            reference.add_at_(y, *received, block=blocks[0])
+        taken = candidates.select(counts, numbers, rounding)
         for block, k, found in zip(blocks, counts, taken, strict=True):
-            wanted = reference.select(y, k, block=block, marker=None, number=0)
+            wanted = reference.select(y, k, block=block)
             assert_same(found, wanted)
-            told = wanted[1].to(rounding).float()
-            reference.subtract_at_(y, wanted[0], told, block=block)
+            if rounding is not None:
+                sent = wanted[1].to(rounding).float()
+                reference.subtract_at_(y, wanted[0], sent, block=block)
         assert same_bits(x, y)
-        listed += [1 - dense for dense in words(marker, mark.DENSE)]
+        listed += [1 - dense for dense in words(candidates, mark.DENSE)]
     assert 0 < sum(listed) < len(listed)
-    # A block that was received into is not lent the next time.
+    # A block that was added to is not extracted from the next time.
     number = len(blocks)
-    assert lent == ([0, number, number, number - 1, number] if lending else [0] * 5)
+    assert out == ([0, number, number, number - 1, number] if rounding else [0] * 5)
 
 
-def test_select_leaves_the_vector_alone():
-    marker = Marker((Block.whole(SIZE),), lending=True)
+def test_what_is_extracted_comes_back_before_anything_else_happens():
     x = torch.zeros(SIZE, device=DEVICE)
-    for _ in range(2):
+    wanted, candidates = x.clone(), cuda.new_candidates(x, (Block.whole(SIZE),))
+
+    def accumulate():
+        nonlocal wanted
         grad = drawn("normal", SIZE)
-        wanted = x + grad
-        cuda.accumulate_(x, grad, offset=0, scale=1.0, marker=marker)
-        cuda.select(x, SIZE // 50, block=marker.blocks[0], marker=marker, number=0)
-        assert same_bits(x, wanted)
+        wanted = wanted + grad
+        candidates.accumulate_(grad, offset=0, scale=1.0)
+        return candidates.buffer is not None and bool(candidates.buffer.extracted)
 
+    def take():
+        nonlocal wanted
+        ((indices, values),) = candidates.select([SIZE // 50], [0], torch.float32)
+        reference.subtract_at_(wanted, indices, values)
 
-def test_what_is_lent_comes_back_before_anything_else_happens():
-    marker = Marker((Block.whole(SIZE),), lending=True)
-    x = torch.zeros(SIZE, device=DEVICE)
-    wanted = x.clone()
+    extracted = []
     for k in (SIZE // 50, SIZE // 2):
-        for _ in range(2):
-            grad = drawn("normal", SIZE)
-            wanted += grad
-            cuda.accumulate_(x, grad, offset=0, scale=1.0, marker=marker)
-        found = cuda.select(x, k, block=marker.blocks[0], marker=marker, number=0)
-        reference_found = reference.select(
-            wanted, k, block=marker.blocks[0], marker=None, number=0
-        )
-        assert_same(found, reference_found)
+        extracted += [accumulate(), accumulate()]
+        (found,) = candidates.select([k], [0], None)
+        assert_same(found, reference.select(wanted, k))
         assert same_bits(x, wanted)
+        take()
+    extracted.append(accumulate())
+    candidates.restore_()
+    assert same_bits(x, wanted)
+    take()
+    assert same_bits(x, wanted)
+    assert extracted == [False, False, True, True, True]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -182,8 +181,8 @@ def test_pieces_and_strides_are_accumulated(dtype):
     wanted = x.clone()
     for low, high in pairwise((0, 1, 2000)):
         grad = wide[::2][low:high]
-        reference.accumulate_(wanted, grad.clone(), offset=low, scale=0.3, marker=None)
-        cuda.accumulate_(x, grad, offset=low, scale=0.3, marker=None)
+        reference.accumulate_(wanted, grad.clone(), offset=low, scale=0.3)
+        cuda.accumulate_(x, grad, offset=low, scale=0.3)
     assert same_bits(x, wanted)
     assert not wide[::2].any()
     assert wide[1::2].any()
@@ -192,15 +191,15 @@ def test_pieces_and_strides_are_accumulated(dtype):
 def test_what_does_not_fit_is_refused():
     x, ones = torch.zeros(5, device=DEVICE), torch.ones(3, device=DEVICE)
     with pytest.raises(ValueError, match="3 to 6 are not in a vector of 5"):
-        cuda.accumulate_(x, ones, offset=3, scale=1.0, marker=None)
+        cuda.accumulate_(x, ones, offset=3, scale=1.0)
     with pytest.raises(ValueError, match="float64"):
-        cuda.accumulate_(x, ones.double(), offset=0, scale=1.0, marker=None)
+        cuda.accumulate_(x, ones.double(), offset=0, scale=1.0)
     with pytest.raises(ValueError, match="contiguous"):
         cuda.gather(x[::2], ones.int(), block=Block.whole(3))
     with pytest.raises(ValueError, match="cannot select 6 of 5"):
-        cuda.select(x, 6, block=Block.whole(5), marker=None, number=0)
+        cuda.select(x, 6, block=Block.whole(5))
     with pytest.raises(ValueError, match="does not lie"):
-        cuda.select(x, 1, block=Block(2, 4, 4, 4), marker=None, number=0)
+        cuda.select(x, 1, block=Block(2, 4, 4, 4))
 
 
 @pytest.mark.parametrize("cut", range(6))
@@ -212,7 +211,7 @@ def test_elements(cut):
     assert same_bits(
         cuda.gather(x, indices, block=block), reference.gather(y, indices, block=block)
     )
-    given = {"block": block, "marker": None, "number": 0}
+    given = {"block": block}
     cuda.add_at_(x, indices, values, **given)
     reference.add_at_(y, indices, values, **given)
     cuda.subtract_at_(x, indices, values * 0.3, block=block)
@@ -245,27 +244,13 @@ def test_what_is_kept(holders, telling):
     assert same_bits(x, y)
 
 
-def test_what_is_lent_is_reclaimed():
-    marker = Marker((Block.whole(SIZE),), lending=True)
-    x = torch.zeros(SIZE, device=DEVICE)
-    for _ in range(2):
-        grad = drawn("normal", SIZE)
-        wanted = x + grad
-        cuda.accumulate_(x, grad, offset=0, scale=1.0, marker=marker)
-        cuda.reclaim_(x, marker)
-        assert same_bits(x, wanted)
-        assert marker.valid == [False]
-        given = {"marker": marker, "numbers": [0], "rounding": torch.float32}
-        cuda.take_each(x, [SIZE // 50], **given)
-
-
 @pytest.mark.parametrize("bad", [-1, 10, 2**31 - 1])
 def test_an_index_outside_the_block_is_not_followed(bad):
     x = torch.zeros(40, device=DEVICE)
     block = Block(start=4, chunk=5, stride=20, length=10)
     indices = torch.tensor([3, bad], dtype=torch.int32, device=DEVICE)
     ones = torch.ones(2, device=DEVICE)
-    cuda.add_at_(x, indices, ones, block=block, marker=None, number=0)
+    cuda.add_at_(x, indices, ones, block=block)
     assert x.nonzero().flatten().tolist() == [block.position(3)]
     assert cuda.gather(x, indices, block=block).tolist() == [1.0, 0.0]
 
@@ -580,7 +565,7 @@ def test_what_is_missing_is_done_by_the_reference():
 
 @on_device
 def test_the_front_door_leads_here(monkeypatch):
-    monkeypatch.setattr(room, "SHORT", 1 << 20)
+    monkeypatch.setattr(buffer, "SHORT", 1 << 20)
     x = drawn("normal", 3_000_017)
     found = kernels.select(x, 30_000)
     with kernels.by_reference():
@@ -601,15 +586,15 @@ def test_a_packet_is_the_processor_s(nnz):
 @on_device
 def test_a_step_is_captured_and_waits_for_nothing():
     size = 2_000_003
-    marker = Marker(interleaved_blocks(size, 2, 1024), lending=True)
-    counts = [block.length // 100 for block in marker.blocks]
-    x, grad = (torch.zeros(size, device=DEVICE) for _ in range(2))
+    x, grad = Accumulator(size, DEVICE), torch.zeros(size, device=DEVICE)
+    x.set_blocks(interleaved_blocks(size, 2, 1024))
+    counts = [block.length // 100 for block in x.blocks]
     taken, codec = [], Split(EliasFano(), BFloat16())
 
     def step():
-        kernels.accumulate_(x, grad, marker=marker)
-        taken[:] = kernels.take_each(x, counts, marker=marker)
-        for (indices, values), block in zip(taken, marker.blocks, strict=True):
+        x.accumulate_(grad)
+        taken[:] = x.take(counts)
+        for (indices, values), block in zip(taken, x.blocks, strict=True):
             codec.encode(SparseVector(indices, values, block.length))
 
     for _ in range(3):
@@ -626,13 +611,13 @@ def test_a_step_is_captured_and_waits_for_nothing():
         torch.cuda.set_sync_debug_mode("default")
     for _ in range(3):
         grad.normal_()
-        wanted = x + grad
+        wanted = x.whole() + grad
         graph.replay()
-        for block, k, found in zip(marker.blocks, counts, taken, strict=True):
-            again = reference.select(wanted, k, block=block, marker=None, number=0)
+        for block, k, found in zip(x.blocks, counts, taken, strict=True):
+            again = reference.select(wanted, k, block=block)
             assert_same(found, again)
             reference.subtract_at_(wanted, *again, block=block)
-        assert same_bits(x, wanted)
+        assert same_bits(x.whole(), wanted)
 
 
 @on_device
@@ -673,14 +658,14 @@ def test_a_sketch_is_the_same_every_time():
 def test_vectors_longer_than_32_bits_count():
     size = 2**31 + 5000
     blocks = kernels.contiguous_blocks(size, 2)
-    marker = Marker(blocks, lending=True)
-    x = torch.zeros(size, device=DEVICE)
+    x = Accumulator(size, DEVICE)
+    x.set_blocks(blocks)
     for _ in range(2):
         grad = torch.zeros(size, device=DEVICE)
         grad[::1000] = 1.0
         grad[-1] = -7.0
-        kernels.accumulate_(x, grad, marker=marker)
-        taken = kernels.take_each(x, [1000, 1000], marker=marker)
+        x.accumulate_(grad)
+        taken = x.take([1000, 1000])
     # What the first step took is half as large as its equals in the second.
     assert taken[0][0].tolist() == list(range(1_000_000, 2_000_000, 1000))
     assert taken[1][0][-1].item() == blocks[1].length - 1

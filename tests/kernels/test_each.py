@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from tests.backends import cpu, reference
-from tests.kernels.kernel_inputs import same_bits, some_indices, vector, ways_to_cut
+from tests.kernels.kernel_inputs import same_bits, some_indices, vector
 from thinwire import kernels
-from thinwire.kernels import Block, Marker
+from thinwire.kernels import Block
 
 BACKENDS = pytest.mark.parametrize("backend", [cpu, reference], ids=["cpu", "plain"])
 
@@ -14,44 +14,6 @@ BACKENDS = pytest.mark.parametrize("backend", [cpu, reference], ids=["cpu", "pla
 def assert_same(found, wanted):
     for a, b in zip(found, wanted, strict=True):
         assert same_bits(a, b)
-
-
-@BACKENDS
-@pytest.mark.parametrize("rounding", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("cut", range(6))
-def test_take_each(backend, cut, rounding):
-    blocks = ways_to_cut(1000)[cut]
-    marker = Marker(blocks, lending=True)
-    x, y = torch.zeros(1000), torch.zeros(1000)
-    counts = [block.length // 10 for block in blocks]
-    for name in ("normal", "ties", "octaves"):
-        grad = vector(name, 1000)
-        y += grad
-        backend.accumulate_(x, grad, offset=0, scale=1.0, marker=marker)
-        given = {"marker": marker, "numbers": range(len(blocks)), "rounding": rounding}
-        taken = backend.take_each(x, counts, **given)
-        for block, k, found in zip(blocks, counts, taken, strict=True):
-            wanted = reference.select(y, k, block=block, marker=None, number=0)
-            assert_same(found, wanted)
-            told = wanted[1].to(rounding).float()
-            reference.subtract_at_(y, wanted[0], told, block=block)
-        assert same_bits(x, y)
-
-
-def test_some_blocks_or_all():
-    marker = Marker(kernels.contiguous_blocks(100, 4))
-    x = vector("normal", 100)
-    every = kernels.select_each(x, [2] * 4, marker=marker)
-    some = kernels.select_each(x, [2, 2], marker=marker, numbers=[3, 1])
-    assert_same(some[0], every[3])
-    assert_same(some[1], every[1])
-    with pytest.raises(ValueError, match=r"not torch\.float16"):
-        kernels.take_each(x, [2] * 4, marker=marker, rounding=torch.float16)
-    with pytest.raises(ValueError, match=r"\[0, 1, 0\]: name each of them once"):
-        kernels.take_each(x, [2] * 3, marker=marker, numbers=[0, 1, 0])
-    taken = kernels.take_each(x, [2] * 4, marker=marker)
-    for found, wanted in zip(taken, every, strict=True):
-        assert_same(found, wanted)
 
 
 @BACKENDS

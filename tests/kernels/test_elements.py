@@ -10,10 +10,8 @@ from tests.kernels.kernel_inputs import (
     some_blocks,
     some_indices,
     vector,
-    ways_to_cut,
 )
-from thinwire import kernels
-from thinwire.kernels import Block, Marker
+from thinwire.kernels import Block
 
 INDEX_DTYPES = (torch.int32, torch.int64)
 
@@ -33,7 +31,7 @@ def test_gather_add_subtract(size, dtype):
     for block, indices, values in lists_over(size, dtype):
         wanted = reference.gather(y, indices, block=block)
         assert same_bits(cpu.gather(x, indices, block=block), wanted)
-        given = {"block": block, "marker": None, "number": 0}
+        given = {"block": block}
         cpu.add_at_(x, indices, values, **given)
         reference.add_at_(y, indices, values, **given)
         assert same_bits(x, y)
@@ -66,7 +64,7 @@ def test_an_index_outside_the_block_is_not_followed(bad):
     indices, values = torch.tensor(bad, dtype=torch.int32), torch.ones(2)
     for call in (
         lambda: cpu.gather(x, indices, block=block),
-        lambda: cpu.add_at_(x, indices, values, block=block, marker=None, number=0),
+        lambda: cpu.add_at_(x, indices, values, block=block),
         lambda: cpu.subtract_at_(x, indices, values, block=block),
         lambda: cpu.scatter_(x, indices, values, block=block, divisor=1.0),
     ):
@@ -75,21 +73,3 @@ def test_an_index_outside_the_block_is_not_followed(bad):
     inside = torch.tensor([block.position(j) for j in range(10)])
     x[inside] = 0
     assert not x.any()
-
-
-def test_added_elements_are_marked():
-    size = 1000
-    for blocks in ways_to_cut(size):
-        marker = Marker(blocks)
-        for number, block in enumerate(blocks):
-            indices = torch.arange(0, block.length, 7, dtype=torch.int32)
-            kernels.add_at_(
-                torch.zeros(size),
-                indices,
-                torch.ones(len(indices)),
-                marker=marker,
-                number=number,
-            )
-            words = marker.bitmap[marker.offsets[number] : marker.offsets[number + 1]]
-            bits = ((words[:, None] >> torch.arange(64)) & 1).flatten()
-            assert bits.nonzero().flatten().tolist() == indices.tolist()

@@ -1,17 +1,16 @@
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 import torch
 
-from tests.backends import cpu, reference
+from tests.backends import cpu
 from tests.kernels.kernel_inputs import same_bits, vector, ways_to_cut
 from thinwire import kernels
-from thinwire.kernels import Marker
-from thinwire.kernels.cpu import accumulate
+from thinwire.accumulator import Accumulator
+from thinwire.kernels.cpu import candidates
 from thinwire.kernels.cpu import threads as pool
 
 
@@ -27,18 +26,18 @@ def test_the_number_of_threads_changes_no_bit(cut):
     results = []
     for threads in (1, 2, 3, 7):
         torch.set_num_threads(threads)
-        marker = Marker(ways_to_cut(size)[cut])
-        marker.hints.fill(1.0)
-        x = torch.zeros(size)
+        x = Accumulator.of(vector("laplace", size))
+        x.set_blocks(ways_to_cut(size)[cut])
+        taken = x.take([100] * len(x.blocks))
         for low, high in ((0, 3001), (3001, size)):
             grad = vector("normal", size)[low:high]
-            kernels.accumulate_(x, grad, offset=low, scale=0.5, marker=marker)
+            x.accumulate_(grad, offset=low, scale=0.5)
             assert not grad.any()
-        kernels.accumulate_(x, vector("laplace", size))
-        results.append((x, marker.bitmap))
-    for x, bitmap in results[1:]:
-        assert same_bits(x, results[0][0])
-        assert same_bits(bitmap, results[0][1])
+        taken += x.take([100] * len(x.blocks))
+        x.accumulate_(vector("laplace", size))
+        results.append([x.whole(), *(part for sparse in taken for part in sparse)])
+    for result in results[1:]:
+        assert all(map(same_bits, result, results[0]))
 
 
 @pytest.mark.usefixtures("small_shares")
@@ -118,50 +117,20 @@ def test_threads_take_alike(monkeypatch, rounding):
         helped.append(threads)
         pool.make(calls, threads)
 
-    monkeypatch.setattr(accumulate, "make", make)
+    monkeypatch.setattr(candidates, "make", make)
     for threads in (1, 3):
         torch.set_num_threads(threads)
-        marker = Marker(kernels.interleaved_blocks(size, 5, 64), lending=True)
-        x, taken = torch.zeros(size), []
+        x, taken = Accumulator(size), []
+        x.set_blocks(kernels.interleaved_blocks(size, 5, 64))
         for step in range(4):
             torch.manual_seed(step)
-            kernels.accumulate_(x, torch.randn(size), marker=marker)
-            counts, numbers = [100, 20, 50], [4, 0, 2]
-            given = {"marker": marker, "numbers": numbers, "rounding": rounding}
-            taken += kernels.take_each(x, counts, **given)
-            taken += kernels.take_each(
-                x, [5, 30], marker=marker, numbers=[1, 3], rounding=rounding
-            )
-        kernels.reclaim_(x, marker)
-        results.append([x, *(part for sparse in taken for part in sparse)])
+            x.accumulate_(torch.randn(size))
+            taken += x.take([100, 20, 50], [4, 0, 2], rounding)
+            taken += x.take([5, 30], [1, 3], rounding)
+        results.append([x.whole(), *(part for sparse in taken for part in sparse)])
     assert set(helped) == {1, 3}
     for one, other in zip(*results, strict=True):
         assert same_bits(one, other)
-
-
-@pytest.mark.usefixtures("small_shares")
-def test_eight_callers_at_once():
-    torch.set_num_threads(2)
-    size = 20_011
-
-    def rank(number):
-        torch.manual_seed(number)
-        grads = [torch.randn(size) for _ in range(4)]
-        marker = Marker(kernels.interleaved_blocks(size, 2, 64))
-        x, y = torch.zeros(size), torch.zeros(size)
-        for grad in grads:
-            y.add_(grad)
-            kernels.accumulate_(x, grad, marker=marker)
-            for b, block in enumerate(marker.blocks):
-                found = kernels.select(x, 100, marker=marker, number=b)
-                wanted = reference.select(y, 100, block=block, marker=None, number=0)
-                assert same_bits(found[0], wanted[0])
-                kernels.subtract_at_(x, *found, block=block)
-                reference.subtract_at_(y, *wanted, block=block)
-        return same_bits(x, y)
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(rank, range(8)))
 
 
 @pytest.mark.usefixtures("small_shares")
@@ -169,10 +138,10 @@ def test_eight_callers_at_once():
 def test_a_child_makes_threads_of_its_own():
     torch.set_num_threads(2)
     x = torch.zeros(20_000)
-    cpu.accumulate_(x, torch.ones(20_000), offset=0, scale=1.0, marker=None)
+    cpu.accumulate_(x, torch.ones(20_000), offset=0, scale=1.0)
     child = os.fork()
     if child == 0:
         torch.set_num_threads(2)
-        cpu.accumulate_(x, torch.ones(20_000), offset=0, scale=1.0, marker=None)
+        cpu.accumulate_(x, torch.ones(20_000), offset=0, scale=1.0)
         os._exit(0 if torch.equal(x, torch.full((20_000,), 2.0)) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

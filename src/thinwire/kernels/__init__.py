@@ -13,16 +13,8 @@ from thinwire.kernels.dispatch import (
     timed_primitives,
 )
 from thinwire.kernels.hashes import Hashes, hash_keys
-from thinwire.kernels.marker import Marker
 from thinwire.kernels.memory import zeros
-from thinwire.kernels.reference.accumulate import (
-    accumulate_,
-    add_at_,
-    reclaim_,
-    select,
-    select_each,
-    take_each,
-)
+from thinwire.kernels.reference.accumulate import accumulate_, add_at_, select
 from thinwire.kernels.reference.bits import (
     pack_bits,
     unpack_bits,
@@ -33,6 +25,7 @@ from thinwire.kernels.reference.bloom import (
     bloom_sample,
     encode_bloom,
 )
+from thinwire.kernels.reference.candidates import new_candidates
 from thinwire.kernels.reference.checksum import packet_checksum
 from thinwire.kernels.reference.dense import (
     at_least,
@@ -127,7 +120,6 @@ __all__ = [
     "DeferredErrors",
     "Estimate",
     "Hashes",
-    "Marker",
     "Sparse",
     "Stopwatch",
     "accumulate_",
@@ -181,15 +173,14 @@ __all__ = [
     "nbytes_int8",
     "nbytes_log",
     "nbytes_qsgd",
+    "new_candidates",
     "on_device",
     "pack_bits",
     "packet_checksum",
     "peel_rows_",
-    "reclaim_",
     "row_peaks",
     "scatter_",
     "select",
-    "select_each",
     "set_bits",
     "shuffled",
     "sketch_energy",
@@ -197,7 +188,6 @@ __all__ = [
     "split",
     "strictly_increasing",
     "subtract_at_",
-    "take_each",
     "timed_primitives",
     "to_bfloat16",
     "to_float16",

@@ -28,16 +28,6 @@ class Block(NamedTuple):
         """Where element `j` of the block lies in the vector."""
         return self.start + (j // self.chunk) * self.stride + j % self.chunk
 
-    def before(self, position: int) -> int:
-        """How many elements of the block lie before this place in the vector.
-
-        >>> b = Block(start=2, chunk=2, stride=6, length=5)
-        >>> [b.before(p) for p in (0, 2, 3, 4, 8, 9, 99)]
-        [0, 0, 1, 2, 2, 3, 5]
-        """
-        chunks, within = divmod(max(position - self.start, 0), self.stride)
-        return min(chunks * self.chunk + min(within, self.chunk), self.length)
-
     @property
     def contiguous(self) -> bool:
         """Whether the block is one run of neighbours."""
@@ -73,3 +63,21 @@ def interleaved_blocks(size: int, count: int, chunk: int) -> tuple[Block, ...]:
         length += tail if full % count == i else 0
         blocks.append(Block(i * chunk, chunk, count * chunk, length))
     return tuple(blocks)
+
+
+def chunk_of(blocks: tuple[Block, ...]) -> int:
+    """The chunk by which blocks are interleaved; 0 if contiguous, -1 if neither.
+
+    >>> chunk_of(contiguous_blocks(10, 3)), chunk_of(interleaved_blocks(10, 2, 3))
+    (0, 3)
+    """
+    end = 0
+    for block in blocks:
+        if not block.contiguous or block.start != end:
+            break
+        end += block.length
+    else:
+        return 0
+    size = sum(block.length for block in blocks)
+    chunk = blocks[0].chunk
+    return chunk if blocks == interleaved_blocks(size, len(blocks), chunk) else -1

@@ -105,6 +105,22 @@ def primitive(function: Callable[P, R]) -> Primitive[P, R]:
     return _registered(function, run)
 
 
+def recorded(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Record the calls of a function under a name, as those of a primitive are."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def run(*args: P.args, **options: P.kwargs) -> R:
+            if _stopwatch.get() is None and not profiler._is_profiler_enabled:  # noqa: SLF001
+                return function(*args, **options)
+            with _recorded(name):
+                return function(*args, **options)
+
+        return run
+
+    return decorate
+
+
 def cpu_primitive(function: Callable[P, R]) -> Primitive[P, R]:
     """Like `primitive`, for kernels that exist for the CPU only.
 

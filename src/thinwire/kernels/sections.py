@@ -12,6 +12,15 @@ def index_dtype(size: int) -> torch.dtype:
     return torch.int32 if size < 2**31 else torch.int64
 
 
+def check_gradient(grad: Tensor, offset: int, size: int) -> None:
+    """Refuse to accumulate a gradient of another type, or outside a vector."""
+    end = offset + grad.numel()
+    if not 0 <= offset <= end <= size:
+        raise ValueError(f"elements {offset} to {end} are not in a vector of {size}")
+    if grad.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(f"a gradient is float32, bfloat16 or float16: {grad.dtype}")
+
+
 def index_nbits(size: int, nnz: int, low: int | None) -> int:
     """The bits of an Elias-Fano list with so many low bits; without, of a bitmap."""
     return size if low is None else nnz * (low + 1) + (size >> low)

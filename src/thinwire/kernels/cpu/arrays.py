@@ -1,6 +1,6 @@
 """Tensors as arrays, and blocks as places in them: what compiled kernels are given."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,15 +8,10 @@ from torch import Tensor
 
 from thinwire.kernels.blocks import Block
 
-
-class Place(NamedTuple):
-    """A block of an array: its chunk a multiple of 64 if it is in one piece."""
-
-    x: NDArray[np.float32]
-    start: int
-    chunk: int
-    stride: int
-    length: int
+# A block of an array for a compiled kernel: (x, start, chunk, stride, length). The
+# chunk of a contiguous block is a multiple of 64. It is a plain tuple, because numba
+# needs 2 us more for the type of a named one.
+Place = tuple[NDArray[np.float32], int, int, int, int]
 
 
 def array_of(tensor: Tensor) -> NDArray[Any]:
@@ -37,5 +32,5 @@ def place_of(x: Tensor, block: Block | None = None) -> Place:
     array = array_of(x)
     if block.contiguous:
         rounded = max(-(-block.length // 64) * 64, 64)
-        return Place(array, block.start, rounded, rounded, block.length)
-    return Place(array, *block)
+        return array, block.start, rounded, rounded, block.length
+    return array, *block

@@ -41,7 +41,7 @@ def at_least(x: Tensor, least: float) -> Tensor:
     bits = max(int(np.float32(least).view(np.int32)), 1)
     place = place_of(x)
     words = np.empty(-(-x.numel() // 64), np.int64)
-    mark(*place, words, bits)
+    mark(place, words, bits)
     return ones_of(words.view(np.uint64), x.numel())
 
 

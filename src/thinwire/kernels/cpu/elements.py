@@ -28,7 +28,7 @@ NO_WORDS = np.empty(0, np.int64)
 def gather(x: Tensor, indices: Tensor, *, block: Block | None = None) -> Tensor:
     values = torch.empty(indices.numel(), dtype=x.dtype)
     place = place_of(x, block)
-    check_inside(read_entries(*place, array_of(indices), array_of(values)), place)
+    check_inside(read_entries(place, array_of(indices), array_of(values)), place)
     return values
 
 
@@ -37,7 +37,7 @@ def subtract_at_(
 ) -> None:
     given = (array_of(indices), array_of(values), np.float32(-1), NO_WORDS)
     place = place_of(x, block)
-    check_inside(add_entries(*place, *given), place)
+    check_inside(add_entries(place, *given), place)
 
 
 def leave_at_(
@@ -50,7 +50,7 @@ def leave_at_(
 ) -> None:
     given = (array_of(indices), array_of(held), array_of(sent))
     place = place_of(x, block)
-    check_inside(replace_entries(*place, *given), place)
+    check_inside(replace_entries(place, *given), place)
 
 
 def keep_at_(
@@ -66,7 +66,7 @@ def keep_at_(
     mine = share_of(indices, values, told, holders)
     given = (array_of(mine[0]), array_of(mine[1]), np.float32(1), NO_WORDS)
     place = place_of(x, block)
-    check_inside(add_entries(*place, *given), place)
+    check_inside(add_entries(place, *given), place)
 
 
 def scatter_(
@@ -83,7 +83,7 @@ def scatter_(
         bits, rounded = out.view(torch.uint16), rounded.view(torch.uint16)
     given = (array_of(indices), array_of(rounded))
     place = place_of(bits, block)
-    check_inside(write_entries(*place, *given), place)
+    check_inside(write_entries(place, *given), place)
 
 
 def write_mean_(
@@ -104,7 +104,7 @@ def write_mean_(
 def check_inside(inside: bool, place: Place) -> None:  # noqa: FBT001
     """Raise `IndexError` if a kernel met an index outside its block."""
     if not inside:
-        raise IndexError(f"an index lies outside a block of {place.length} elements")
+        raise IndexError(f"an index lies outside a block of {place[-1]} elements")
 
 
 # Element j of a block lies behind as many gaps between chunks as there are whole
@@ -128,15 +128,12 @@ def chunk_bits(chunk: int, stride: int) -> int:
 
 @kernel
 def read_entries(
-    x: Floats,
-    start: int,
-    chunk: int,
-    stride: int,
-    length: int,
+    place: Place,
     indices: Indices,
     values: Floats,
 ) -> bool:
     """`values = x[indices]`."""
+    x, start, chunk, stride, length = place
     bits = chunk_bits(chunk, stride)
     for i in range(len(indices)):
         j: Any = np.int64(indices[i])
@@ -149,38 +146,32 @@ def read_entries(
 
 @kernel
 def write_entries(
-    out: NDArray[Any],
-    start: int,
-    chunk: int,
-    stride: int,
-    length: int,
+    place: Place,
     indices: Indices,
     values: NDArray[Any],
 ) -> bool:
-    """`out[indices] = values`."""
+    """`x[indices] = values`."""
+    x, start, chunk, stride, length = place
     bits = chunk_bits(chunk, stride)
     for i in range(len(indices)):
         j: Any = np.int64(indices[i])
         if j < 0 or j >= length:
             return False
         at = start + j + (j >> bits if bits >= 0 else j // chunk) * (stride - chunk)
-        out[np.uintp(at)] = values[i]
+        x[np.uintp(at)] = values[i]
     return True
 
 
 @kernel
 def add_entries(
-    x: Floats,
-    start: int,
-    chunk: int,
-    stride: int,
-    length: int,
+    place: Place,
     indices: Indices,
     values: Floats,
     sign: Any,
     words: Bits,
 ) -> bool:
     """`x[indices] += sign * values`, marked in `words` unless that is empty."""
+    x, start, chunk, stride, length = place
     bits = chunk_bits(chunk, stride)
     marking = len(words) > 0
     for i in range(len(indices)):
@@ -196,16 +187,13 @@ def add_entries(
 
 @kernel
 def replace_entries(
-    x: Floats,
-    start: int,
-    chunk: int,
-    stride: int,
-    length: int,
+    place: Place,
     indices: Indices,
     held: Floats,
     sent: Floats,
 ) -> bool:
     """`x[indices] = held - sent`."""
+    x, start, chunk, stride, length = place
     bits = chunk_bits(chunk, stride)
     for i in range(len(indices)):
         j: Any = np.int64(indices[i])

@@ -109,7 +109,7 @@ def magnitude(typing: Any, value: Any) -> Any:
 
 
 @intrinsic
-def to_brain(typing: Any, value: Any) -> Any:
+def to_bf16(typing: Any, value: Any) -> Any:
     """A float32 rounded to bfloat16, ties to even; finite values remain finite."""
     del typing, value
 

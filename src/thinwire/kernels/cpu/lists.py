@@ -9,11 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.blocks import Block
+from thinwire.kernels.blocks import Block, chunk_of
 from thinwire.kernels.cpu import select
 from thinwire.kernels.cpu.arrays import array_of
 from thinwire.kernels.cpu.compiled import kernel
-from thinwire.kernels.marker import dealt
 from thinwire.kernels.reference import lists as reference
 from thinwire.kernels.sections import index_dtype
 
@@ -41,13 +40,13 @@ def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
     kept = torch.empty(k, dtype=indices.dtype), torch.empty(k)
     rest = values.numel() - k
     dropped = torch.empty(rest, dtype=indices.dtype), torch.empty(rest)
-    lists = map(array_of, (indices, values, *kept, *dropped))
+    lists = (tuple(map(array_of, e)) for e in ((indices, values), kept, dropped))
     select.partition(select.room_for_counts(), k, *lists)
     return kept, dropped
 
 
 def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
-    chunk = dealt(tuple(blocks))
+    chunk = chunk_of(tuple(blocks))
     if chunk < 0:
         return reference.join.reference(lists, blocks)
     dtype = index_dtype(sum(b.length for b in blocks))

@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba import extending, types
 from numpy.typing import NDArray
 
+from thinwire.kernels.cpu.arrays import Place
 from thinwire.kernels.cpu.compiled import kernel, part
 from thinwire.kernels.cpu.intrinsics import (
     MAGNITUDE,
@@ -170,24 +171,22 @@ def accumulate(
 @kernel
 def accumulate_and_mark(
     words: Bits,
-    starts: Bits,
-    firsts: Bits,
-    thresholds: Bits,
-    chunk: int,
+    layout: tuple[Bits, Bits, NDArray[Any], int],
     x: Floats,
     offset: int,
     grad: Gradient,
     scale: Any,
-    low: int,
-    middle: int,
-    high: int,
+    span: tuple[int, int, int],
 ) -> None:
-    """The same, and the marks of these elements.
+    """`accumulate` from low to high of a `span`, and the marks of these elements.
 
-    Block b begins at `starts[b]` (one more start than blocks) if `chunk` is 0, else
-    the blocks take chunks in turn. Its words begin at `firsts[b]`. Both sides of
-    `middle`, where no word is begun, are worked on in turns.
+    `span` is (low, middle, high): the parts before and after `middle`, which is not
+    inside a word of marks, advance in turns. `layout` is (starts, firsts, thresholds,
+    chunk): if `chunk` is 0, block b begins at `starts[b]` (there is one more start than
+    blocks), otherwise the blocks are interleaved. Its words begin at `firsts[b]`.
     """
+    starts, firsts, thresholds, chunk = layout
+    low, middle, high = span
     p = end_p = low
     q = end_q = middle
     w = v = 0
@@ -283,16 +282,9 @@ def _edge(
 
 
 @kernel
-def mark(
-    x: Floats,
-    start: int,
-    chunk: int,
-    stride: int,
-    length: int,
-    words: Bits,
-    threshold: int,
-) -> None:
+def mark(place: Place, words: Bits, threshold: int) -> None:
     """The marks of one block, in a reading pass."""
+    x, start, chunk, stride, length = place
     for w in range(len(words)):
         j = w << 6
         within = j % chunk

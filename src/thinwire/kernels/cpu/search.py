@@ -12,11 +12,19 @@ from math import sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from thinwire.kernels.cpu import passes, select
 from thinwire.kernels.cpu.arrays import Place
+from thinwire.kernels.sections import index_dtype
 
+# A threshold aims at more candidates than are selected, by this share at least: by more
+# where too few were marked lately.
+SLACK = 0.12
+# In place of a threshold: no marks.
+UNKNOWN = -1
 # The smallest magnitude above zero, and how far below the k-th one a threshold may lie
 # for each unit of slack (half an octave for 0.3), as differences of bits.
 _LEAST = 1
@@ -31,7 +39,7 @@ _kept = threading.local()
 
 
 class Marks(NamedTuple):
-    """Room for a bit per element; the threshold they were made with, or -1; aim."""
+    """Memory for a bit per element; the threshold of the marks, or UNKNOWN; slack."""
 
     words: NDArray[np.int64]
     threshold: int
@@ -39,37 +47,42 @@ class Marks(NamedTuple):
 
 
 def search(
-    place: Place, k: int, marks: Marks, indices: NDArray[Any], values: NDArray[Any]
-) -> tuple[int, bool]:
-    """Write the `k > 0` largest. Answers the next threshold, and if marks were few."""
+    place: Place, k: int, marks: Marks
+) -> tuple[tuple[Tensor, Tensor], int, bool]:
+    """The `k` largest; the next threshold; whether too few elements were marked."""
+    length = place[-1]
+    if not 0 <= k <= length:
+        raise ValueError(f"cannot select {k} of {length} elements")
+    indices, values = torch.empty(k, dtype=index_dtype(length)), torch.empty(k)
+    if k == 0:
+        return (indices, values), UNKNOWN, False
+    out = (indices.numpy(), values.numpy())
     words, threshold, slack = marks
-    goal = goal_of(k, slack, place.length)
+    goal = goal_of(k, slack, length)
     attempts = 0
     while True:
         if threshold < 0 or attempts > 0:
             lower = _estimate(place, k << 2 * max(attempts - 1, 0))
             threshold = lower if threshold < 0 else min(lower, threshold - 1)
             threshold = max(threshold, _LEAST)
-            passes.mark(*place, words, threshold)
-        given = (*place[:-1], words, threshold, goal, select.room_for_counts())
-        room = room_for(goal + goal // 4, indices.dtype)  # a sample aims less closely
+            passes.mark(place, words, threshold)
+        given = (place, words, threshold, goal, select.room_for_counts())
+        room = room_for(goal + goal // 4, out[0].dtype)  # a sample aims less closely
         while True:
-            marked, count, kth, reached = select.choose(*given, *room, indices, values)
+            marked, count, kth, reached = select.choose(*given, room, out)
             if marked <= len(room[0]) - select.SPARE:
                 break
-            room = room_for(marked, indices.dtype)
+            room = room_for(marked, out[0].dtype)
         attempts += 1
         if count >= k:
             break
         if threshold <= _LEAST:
-            select.choose_with_zeros(*place, words, k - count, indices, values)
-            return _LEAST, False
+            select.choose_with_zeros(place, words, k - count, out)
+            return (indices, values), _LEAST, False
     found = Found(count, kth, reached)
     missed = marks.threshold >= 0 and attempts > 1
-    return (
-        next_threshold(found, k, threshold=threshold, slack=slack, goal=goal),
-        missed,
-    )
+    hint = next_threshold(found, k, threshold=threshold, slack=slack, goal=goal)
+    return (indices, values), hint, missed
 
 
 class Found(NamedTuple):
@@ -83,6 +96,11 @@ class Found(NamedTuple):
 def goal_of(k: int, slack: float, length: int) -> int:
     """How many elements a threshold is meant to be reached by."""
     return min(length, k + int(slack * k + 4 * sqrt(k)))
+
+
+def next_slack(slack: float, *, missed: bool) -> float:
+    """The slack for the next time; a miss costs another pass, so it falls slowly."""
+    return min(2 * slack, 3.0) if missed else max(0.99 * slack, SLACK)
 
 
 def next_threshold(
@@ -99,9 +117,9 @@ def next_threshold(
 
 
 def room_for(size: int, dtype: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """This thread's scratch for candidates, until it asks again.
+    """This thread's scratch memory for candidates, valid until its next call.
 
-    Kept, because fresh memory costs a fault every 4 kB.
+    It is kept, because fresh memory costs a page fault every 4 kB.
     """
     room = getattr(_kept, "room", None)
     size += select.SPARE
@@ -114,12 +132,12 @@ def room_for(size: int, dtype: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:
 
 def _estimate(place: Place, k: int) -> int:
     """A threshold that at least `k` elements reach, if a sample tells the truth."""
-    length = place.length
+    length = place[-1]
     if length <= _SMALL or k >= length // 2:
         return _LEAST
     size = max(_SMALL, min(1000 * length // k, length // 8))
     found = np.empty(size - size % _NEIGHBOURS, np.float32)
-    select.sample(*place, found)
+    select.sample(place, found)
     rank = k * len(found) / length
     # Four standard deviations of the number of sampled elements that reach it.
     rank += 4 * sqrt(rank) + 1

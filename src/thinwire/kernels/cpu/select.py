@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thinwire.kernels.cpu.arrays import Place
 from thinwire.kernels.cpu.compiled import kernel, part
 from thinwire.kernels.cpu.intrinsics import (
     MAGNITUDE,
@@ -26,12 +27,13 @@ Floats = NDArray[np.float32]
 Bits = NDArray[np.int64]
 Indices = NDArray[Any]
 Counts = NDArray[np.int32]
+Entries = tuple[Indices, Floats]
 
 BINS = 1 << 13
 # The first count above a known threshold: bins 0.1 % wide, eight octaves of them.
 FINE = 13
-# Counts of what is lent: few bins stay in the cache. They are as wide, and one octave
-# is enough for thresholds as close as they are, as a rule.
+# Counts of extracted elements: few bins stay in the cache. They are as wide, and one
+# octave is usually enough for thresholds this close.
 TALLIES = 1 << 10
 # The first count of a list about which nothing is known: every magnitude has its bin.
 COARSE = 18
@@ -190,20 +192,19 @@ def _list(words: Bits, marked: int, where: Indices) -> None:
 
 @part
 def _gather(
-    x: Floats,
-    start: int,
-    chunk: int,
-    jump: int,
+    place: Place,
     threshold: int,
     marked: int,
     where: Indices,
     found: Floats,
     counts: Counts,
 ) -> int:
-    """What `x` holds at each of `where`, counted; what is below is left out.
+    """What the block holds at each of `where`, counted; what is below is left out.
 
-    The memory needs its time: elements are asked for `SPARE` before they are read.
+    Elements are prefetched `SPARE` entries before they are read.
     """
+    x, start, chunk, stride, _ = place
+    jump = stride - chunk
     bits = trailing_zeros(chunk) if chunk & (chunk - 1) == 0 else -1
     n = 0
     for i in range(marked):
@@ -250,26 +251,23 @@ def _compact(
 
 @kernel
 def choose(
-    x: Floats,
-    start: int,
-    chunk: int,
-    stride: int,
+    place: Place,
     words: Bits,
     threshold: int,
     goal: int,
     counts: Counts,
-    where: Indices,
-    found: Floats,
-    indices: Indices,
-    values: Floats,
+    scratch: Entries,
+    chosen: Entries,
 ) -> tuple[int, int, int, int]:
     """Write the largest of a block's marked elements, if enough reach `threshold`.
 
-    Answers how many are marked; how many reach the threshold (too few: nothing was
-    written), the k-th magnitude, and about the `goal`-th magnitude (0 if there are not
-    so many). `where` and `found` are room for all that are marked and `SPARE` more;
-    with less room nothing is done. `counts` is room, too.
+    Returns how many are marked; how many reach the threshold (if too few, nothing was
+    written); the k-th magnitude; about the `goal`-th magnitude (0 if there are fewer).
+    `scratch` has space for all that are marked and `SPARE` more; with less space
+    nothing is done. `counts` is scratch memory, too.
     """
+    where, found = scratch
+    indices, values = chosen
     marked = _count(words)
     if marked + SPARE > len(where):
         return marked, 0, 0, 0
@@ -279,8 +277,7 @@ def choose(
     for i in range(marked, marked + SPARE):
         where[i] = last
     clear(counts)
-    jump = stride - chunk
-    n = _gather(x, start, chunk, jump, threshold, marked, where, found, counts)
+    n = _gather(place, threshold, marked, where, found, counts)
     if n < k:
         return marked, n, 0, 0
     reached = 0
@@ -293,18 +290,10 @@ def choose(
 
 
 @kernel
-def choose_with_zeros(
-    x: Floats,
-    start: int,
-    chunk: int,
-    stride: int,
-    length: int,
-    words: Bits,
-    zeros: int,
-    indices: Indices,
-    values: Floats,
-) -> None:
+def choose_with_zeros(place: Place, words: Bits, zeros: int, chosen: Entries) -> None:
     """Write a block's non-zero elements, all marked, and its first `zeros` zeros."""
+    x, start, chunk, stride, length = place
+    indices, values = chosen
     taken = 0
     for w in range(len(words)):
         word = words[w] if zeros == 0 else np.int64(-1)
@@ -323,15 +312,9 @@ def choose_with_zeros(
 
 
 @kernel
-def sample(
-    x: Floats,
-    start: int,
-    chunk: int,
-    stride: int,
-    length: int,
-    found: Floats,
-) -> None:
+def sample(place: Place, found: Floats) -> None:
     """Elements of a block, 16 neighbours (a cache line) at a time, spread evenly."""
+    x, start, chunk, stride, length = place
     groups = len(found) // 16
     step = length // groups
     for group in range(groups):
@@ -344,16 +327,12 @@ def sample(
 
 @kernel
 def partition(
-    counts: Counts,
-    k: int,
-    indices: Indices,
-    values: Floats,
-    kept: Indices,
-    kept_values: Floats,
-    dropped: Indices,
-    dropped_values: Floats,
+    counts: Counts, k: int, entries: Entries, most: Entries, rest: Entries
 ) -> None:
-    """The `k` largest of a list, and the others. `counts` is room."""
+    """The `k` largest entries of a list, and the others. `counts` is scratch memory."""
+    indices, values = entries
+    kept, kept_values = most
+    dropped, dropped_values = rest
     kth, ties = kth_magnitude(values, k, counts)
     taken = 0
     left = 0

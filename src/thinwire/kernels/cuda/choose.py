@@ -222,14 +222,14 @@ def write(
     chunk: tl.constexpr,
     one: tl.constexpr,
     removing: tl.constexpr,
-    lent: tl.constexpr,
-    brain: tl.constexpr,
+    extracted: tl.constexpr,
+    bf16: tl.constexpr,
     waiting: tl.constexpr,
 ) -> None:
     """Write what a batch gives, behind what the batches before it give.
 
-    If `removing`, it leaves the vector (if `brain`, as a bfloat16); where candidates
-    were `lent`, it has left, and the others come back.
+    If `removing`, it leaves the vector (if `bf16`, as a bfloat16); where candidates
+    were `extracted`, it has left, and the others come back.
     """
     await_others(waiting, admitting=True)
     row = rows + 3 * tl.program_id(1)
@@ -259,10 +259,10 @@ def write(
             begin, _ = extent(table, q, start, count, one)
             j = (entry >> 32).to(tl.int32)
             at = x + position(j, begin, stride, chunk)
-            if lent:
+            if extracted:
                 tl.store(at, value, mask=inside & ~selected)
             else:
-                tl.store(at, rest(value, brain), mask=selected)
+                tl.store(at, rest(value, bf16), mask=selected)
 
 
 @kernel
@@ -278,7 +278,7 @@ def restore(
     chunk: tl.constexpr,
     one: tl.constexpr,
 ) -> None:
-    """Put back candidates that were lent."""
+    """Put back candidates that were extracted."""
     q = tl.load(rows + 3 * tl.program_id(1)).to(tl.int32)
     count = tl.minimum(tl.load(state + q * STATE + COUNT), room)
     if tl.program_id(0) * BATCH < count:

@@ -93,16 +93,16 @@ def partition(
     splitting: tl.constexpr,
     holes: tl.constexpr,
     removing: tl.constexpr,
-    lent: tl.constexpr,
-    brain: tl.constexpr,
+    extracted: tl.constexpr,
+    bf16: tl.constexpr,
 ) -> None:
     """Select from each of `count` blocks; if `asked`, from those whose state asks.
 
     Elements are written by number, or, if `splitting`, by their label, and those that
     are not selected are written too. With `holes`, an element that has a negative label
     is none: its value is zero, and it is left over. If `removing`, what is selected is
-    subtracted, if `brain` as a bfloat16. Candidates that were `lent` come back to the
-    vector first.
+    subtracted, rounded to bfloat16 if `bf16`. Candidates that were `extracted` are put
+    back first.
     """
     programs = tl.num_programs(0)
     me = tl.program_id(0)
@@ -122,7 +122,7 @@ def partition(
             each = tl.cdiv(spans, programs)
             low, high = me * each, tl.minimum((me + 1) * each, spans)
             place = (begin, size, stride)
-            if lent:
+            if extracted:
                 listed = tl.minimum(tl.load(state + q * STATE + COUNT), room)
                 for i in range(me, tl.cdiv(listed, SPAN), programs):
                     slot = i * SPAN + tl.arange(0, SPAN)
@@ -192,7 +192,7 @@ def partition(
                 tl.store(values + out + kept, value, mask=selected)
                 if removing:
                     at = x + position(j, begin, stride, chunk)
-                    tl.store(at, rest(value, brain), mask=selected)
+                    tl.store(at, rest(value, bf16), mask=selected)
                 if splitting:
                     left = j - kept
                     tl.store(others + left, label, mask=inside & ~selected)

@@ -41,7 +41,7 @@ def _change(
     dividing: tl.constexpr,
     sharing: tl.constexpr,
     telling: tl.constexpr,
-    brain: tl.constexpr,
+    bf16: tl.constexpr,
 ) -> None:
     """Change the elements of a block, which indices from `lowest` on count."""
     first = tl.program_id(0).to(tl.int64) * ENTRIES
@@ -74,7 +74,7 @@ def _change(
             value = tl.load(p, mask=inside, other=0) + value
         elif dividing:
             value = tl.div_rn(value, divisor)
-        if brain:
+        if bf16:
             value = rounded(value)
         tl.store(p, value.to(x.dtype.element_ty), mask=inside)
 
@@ -126,9 +126,9 @@ def _run(
     nnz = len(indices)
     if nnz == 0:
         return
-    brain = x.dtype == torch.bfloat16
+    bf16 = x.dtype == torch.bfloat16
     _change[(cdiv(nnz, ENTRIES.value),)](
-        flat(x).view(torch.int16) if brain else flat(x),
+        flat(x).view(torch.int16) if bf16 else flat(x),
         flat(indices),
         flat(values),
         flat(values if sent is None else sent),
@@ -144,7 +144,7 @@ def _run(
         dividing=divisor != 1.0,
         sharing=holder[0] > 1,
         telling=sent is not None,
-        brain=brain,
+        bf16=bf16,
         **EXACT,
     )
 

@@ -25,12 +25,12 @@ def bfloat16_bits(word: tl.tensor) -> Any:
 
 
 @kernel
-def rest(value: tl.tensor, brain: tl.constexpr) -> Any:
+def rest(value: tl.tensor, bf16: tl.constexpr) -> Any:
     """What a value leaves behind that is taken away whole, or as a bfloat16.
 
     NaN where it is not finite: as by subtraction.
     """
-    if brain:
+    if bf16:
         told = bfloat16_bits(value.to(tl.int32, bitcast=True)) << 16
         left = value - told.to(tl.float32, bitcast=True)
     else:

@@ -17,12 +17,11 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from thinwire.kernels.blocks import Block
+from thinwire.kernels.blocks import Block, chunk_of
 from thinwire.kernels.cuda.elias_fano import CHECKED, check_order
 from thinwire.kernels.cuda.launch import EXACT, cdiv, flat, kernel
 from thinwire.kernels.cuda.partition import shared_words, split_list
 from thinwire.kernels.deferred_errors import must_raise
-from thinwire.kernels.marker import dealt
 from thinwire.kernels.reference import lists as reference
 from thinwire.kernels.sections import index_dtype
 from thinwire.kernels.trees import added_up
@@ -200,7 +199,7 @@ def _merged(
 
 
 def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
-    chunk = dealt(tuple(blocks))
+    chunk = chunk_of(tuple(blocks))
     if chunk < 0:
         return reference.join.reference(lists, blocks)
     dtype = index_dtype(sum(block.length for block in blocks))

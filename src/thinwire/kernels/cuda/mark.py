@@ -34,6 +34,7 @@ NEIGHBOURS: Any = tl.constexpr(32)
 WINDOW_SHIFT: Any = tl.constexpr(16)
 CLEARED: Any = tl.constexpr(2048)
 NO: Any = tl.constexpr(value=False)
+YES: Any = tl.constexpr(value=True)
 OCTAVE: Any = tl.constexpr(1 << 23)
 
 # Words of a block's state. What is counted by atomics lies on lines of its own.
@@ -144,12 +145,12 @@ def _sum(
     reading: tl.constexpr,
     scaled: tl.constexpr,
     zeroing: tl.constexpr,
-    lending: tl.constexpr,
-    brain: tl.constexpr,
+    extracting: tl.constexpr,
+    bf16: tl.constexpr,
 ) -> Any:
     """What a tile of the vector is, or becomes; zero outside of it.
 
-    If `lending`, values from the magnitude `least` on leave it.
+    If `extracting`, values from the magnitude `least` on leave it.
     """
     other = None if inside is None else 0.0
     value = tl.load(x, mask=inside, other=other)
@@ -157,8 +158,8 @@ def _sum(
         addend = tl.load(grad, mask=inside, other=other).to(tl.float32)
         value = (value * scale if scaled else value) + addend
         kept = value
-        if lending:
-            kept = tl.where(magnitude(value) >= least, rest(value, brain), value)
+        if extracting:
+            kept = tl.where(magnitude(value) >= least, rest(value, bf16), value)
         tl.store(x, kept, mask=inside)
         if zeroing:
             tl.store(grad, tl.zeros([TILE], grad.dtype.element_ty), mask=inside)
@@ -182,7 +183,7 @@ def accumulate_and_list(
     tiles: tl.tensor,
     crowds: tl.tensor,
     words: tl.tensor,
-    lent: tl.tensor,
+    extracted: tl.tensor,
     chunk: tl.constexpr,
     one: tl.constexpr,
     aligned: tl.constexpr,
@@ -190,18 +191,17 @@ def accumulate_and_list(
     scaled: tl.constexpr,
     zeroing: tl.constexpr,
     running: tl.constexpr,
-    lending: tl.constexpr,
-    brain: tl.constexpr,
+    extracting: tl.constexpr,
+    bf16: tl.constexpr,
     waiting: tl.constexpr,
 ) -> None:
     """`x = x * scale + grad` for a tile, and its candidates.
 
     `reading` leaves out the gradient: candidates of `x` as it is. The table `listed`
     has each tile's first place in the list (high half) and number of candidates. If
-    `lending`, candidates of the blocks whose bit is set in `lent` leave the vector (if
-    `brain`, but for what bfloat16 cannot tell), for a later launch to put back the few
-    that are not selected: a tenth of the scattered writes that taking out the others
-    takes.
+    `extracting`, candidates of the blocks whose bit is set in `extracted` leave the
+    vector (all but the rounding error if `bf16`). A later launch puts back those that
+    are not selected: a tenth of the scattered writes of removing the others.
     """
     await_others(waiting, admitting=False)
     t = tl.program_id(0)
@@ -223,16 +223,16 @@ def accumulate_and_list(
     threshold = tl.load(state + q * STATE + THRESHOLD)
     to, by = x + p, grad + p
     least = threshold
-    if lending and not one:
-        least = tl.where((lent >> q) & 1 == 1, threshold, 0x7FFFFFFF)
+    if extracting and not one:
+        least = tl.where((extracted >> q) & 1 == 1, threshold, 0x7FFFFFFF)
     # A mask of which nothing is known would keep loads from being four elements wide.
     if (tile + 1) * TILE <= length:
         value = _sum(
-            to, by, scale, least, None, reading, scaled, zeroing, lending, brain
+            to, by, scale, least, None, reading, scaled, zeroing, extracting, bf16
         )
     else:
         value = _sum(
-            to, by, scale, least, inside, reading, scaled, zeroing, lending, brain
+            to, by, scale, least, inside, reading, scaled, zeroing, extracting, bf16
         )
     candidate = (magnitude(value) >= threshold) & inside
     marks = candidate.to(tl.int32)
@@ -246,7 +246,7 @@ def accumulate_and_list(
         entry = (j.to(tl.int64) << 32) | low
         listing = found + q.to(tl.int64) * room + slot
         tl.store(listing, entry, mask=candidate & (slot < room))
-        if lending:  # noqa: SIM102 - one is known when compiling, the other is not
+        if extracting:  # noqa: SIM102 - one is known when compiling, the other is not
             if place + total > room:
                 # What found no room in the list must not be lost.
                 tl.store(to, value, mask=candidate)
@@ -262,13 +262,12 @@ def accumulate(
     scale: tl.tensor,
     size: tl.tensor,
     scaled: tl.constexpr,
-    zeroing: tl.constexpr,
 ) -> None:
-    """`x = x * scale + grad` for a tile, and nothing else."""
+    """`x = x * scale + grad; grad = 0` for a tile."""
     base = tl.program_id(0).to(tl.int64) * TILE
     lane = tl.arange(0, TILE)
     to, by = x + base + lane, grad + base + lane
     if base + TILE <= size:
-        _sum(to, by, scale, 0, None, NO, scaled, zeroing, NO, NO)
+        _sum(to, by, scale, 0, None, NO, scaled, YES, NO, NO)
     else:
-        _sum(to, by, scale, 0, lane < size - base, NO, scaled, zeroing, NO, NO)
+        _sum(to, by, scale, 0, lane < size - base, NO, scaled, YES, NO, NO)

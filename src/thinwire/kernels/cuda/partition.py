@@ -44,8 +44,8 @@ def select_densely(x: Tensor, k: int, block: Block) -> Sparse:
         splitting=False,
         holes=False,
         removing=False,
-        lent=False,
-        brain=False,
+        extracted=False,
+        bf16=False,
         **TOGETHER,
     )
     return indices, values
@@ -93,8 +93,8 @@ def split_list(
         splitting=True,
         holes=holes,
         removing=False,
-        lent=False,
-        brain=False,
+        extracted=False,
+        bf16=False,
         **TOGETHER,
     )
     return kept, dropped

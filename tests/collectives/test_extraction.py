@@ -1,4 +1,4 @@
-"""What a marker has been lent is never missed: every step is the reference's."""
+"""What was extracted is never missed: every step is the reference's."""
 
 from contextlib import nullcontext
 
@@ -57,26 +57,25 @@ def run(pipeline, *, by_reference=False):
 
 
 @pytest.fixture
-def lent(monkeypatch):
-    """How many blocks were lent, time by time."""
-    use_triton(monkeypatch, "accumulate_", "take_each", "add_at_", "reclaim_", "select")
-    from thinwire.kernels.cuda.room import Room
+def extracted(monkeypatch):
+    """How many blocks candidates were extracted from, time by time."""
+    use_triton(monkeypatch, "accumulate_", "new_candidates", "add_at_", "select")
+    from thinwire.kernels.cuda.buffer import CandidateBuffer
 
-    counts, lend = [], Room._lend
+    counts, accumulate_ = [], CandidateBuffer.accumulate_
 
-    def counting(room):
-        bits = lend(room)
-        counts.append(len(room.lent))
-        return bits
+    def counting(buffer, *given, **options):
+        accumulate_(buffer, *given, **options)
+        counts.append(len(buffer.extracted))
 
-    monkeypatch.setattr(Room, "_lend", counting)
+    monkeypatch.setattr(CandidateBuffer, "accumulate_", counting)
     return counts
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_every_step_is_the_references(name, lent):
+def test_every_step_is_the_references(name, extracted):
     ours = run(PIPELINES[name])
-    assert (sum(lent) > 0) == (name != "other values")
+    assert (sum(extracted) > 0) == (name != "other values")
     for rank, other in zip(ours, run(PIPELINES[name], by_reference=True), strict=True):
         for a, b in zip(rank, other, strict=True):
             assert torch.equal(a, b)

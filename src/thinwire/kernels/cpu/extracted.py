@@ -1,8 +1,8 @@
-"""Lists of what a block has lent: add to them, and choose the largest of them.
+"""The lists of one block's extracted elements: add to them, take the largest.
 
-`loans` says what it is to lend. A block's lists follow one another: of part t of
-the vector, those in the columns 2b and 2b + 1, which begin and end in `where` and
-`held` where `begins` and `ends` say.
+`extraction` describes the lists. Kernels receive them as a tuple (where, held, begins,
+ends): the lists of block `number` in row t have columns 2 * number and 2 * number + 1.
+A block is a tuple (x, start, chunk, stride, length).
 """
 
 from typing import Any
@@ -10,14 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from thinwire.kernels.cpu.arrays import Place
 from thinwire.kernels.cpu.compiled import kernel, part
 from thinwire.kernels.cpu.elements import chunk_bits
-from thinwire.kernels.cpu.intrinsics import (
-    MAGNITUDE,
-    magnitude,
-    prefetch,
-    to_brain,
-)
+from thinwire.kernels.cpu.intrinsics import MAGNITUDE, magnitude, prefetch, to_bf16
 from thinwire.kernels.cpu.select import (
     COARSE,
     FINE,
@@ -32,70 +28,67 @@ Floats = NDArray[np.float32]
 Bits = NDArray[np.int64]
 Indices = NDArray[Any]
 Counts = NDArray[np.int32]
+Lists = tuple[Indices, Floats, Bits, Bits]
+Entries = tuple[Indices, Floats]
 
-# Elements that are on their way from memory while one is looked at.
+# Elements that are prefetched while one is processed.
 _AHEAD = 48
 
 
 @kernel
-def add_to_lent(
-    x: Floats,
-    start: int,
-    chunk: int,
-    stride: int,
-    length: int,
-    lent: Indices,
-    held: Floats,
-    begins: Bits,
-    ends: Bits,
+def add_to_extracted(
+    place: Place,
+    lists: Lists,
     number: int,
     before: Any,
-    indices: Indices,
-    values: Floats,
-    where: Indices,
-    sums: Floats,
+    added: Entries,
+    merged: Entries,
     changed: Any,
 ) -> int:
-    """What a block has lent and what is added to it, as one list; answers its length.
+    """Merge entries into a block's lists; returns the length of the one list `merged`.
 
-    Elements that were not lent are read, and are lent from now on. `changed` tells
-    which differ from what the list began with; `before` told (or is empty: none did).
-    Answers -1 where an index lies outside.
+    An added element that was not extracted is read from the vector and is extracted
+    from now on. `changed` marks the elements whose value differs from the one that was
+    extracted; `before` is its last value, or empty if none differed. Returns -1 if an
+    index lies outside the block.
     """
+    x, start, chunk, stride, length = place
+    extracted, held, begins, ends = lists
+    indices, values = added
+    where, sums = merged
     for e in range(len(indices)):
         if indices[np.uintp(e)] < 0 or indices[np.uintp(e)] >= length:
             return -1
     bits = chunk_bits(chunk, stride)
     jump = stride - chunk
     same = len(before) == 0
-    lists = 2 * len(begins)
+    count = 2 * len(begins)
     i = end = here = 0
     n = 0
     more = len(indices)
     for e in range(more + 1):
         j: Any = np.int64(indices[np.uintp(e)]) if e < more else np.int64(length)
         while True:
-            while i < end and lent[np.uintp(i)] < j:
-                where[np.uintp(n)] = lent[np.uintp(i)]
+            while i < end and extracted[np.uintp(i)] < j:
+                where[np.uintp(n)] = extracted[np.uintp(i)]
                 sums[np.uintp(n)] = held[np.uintp(i)]
                 changed[np.uintp(n)] = 0 if same else before[np.uintp(i)]
                 i += 1
                 n += 1
-            if i < end or here == lists:
+            if i < end or here == count:
                 break
             i = begins[here >> 1, 2 * number + (here & 1)]
             end = ends[here >> 1, 2 * number + (here & 1)]
             here += 1
-        if e == more:  # all that was lent is behind it
+        if e == more:  # all that was extracted has been copied
             break
-        # The memory needs its time: elements are asked for before they are read.
         ahead = min(e + _AHEAD, more - 1)
-        prefetch(x, _place(indices, ahead, start, chunk, bits, jump))
-        if i < end and lent[np.uintp(i)] == j:
+        prefetch(x, _position(indices, ahead, start, chunk, bits, jump))
+        if i < end and extracted[np.uintp(i)] == j:
             value = held[np.uintp(i)]
             i += 1
         else:
-            value = x[np.uintp(_place(indices, e, start, chunk, bits, jump))]
+            value = x[np.uintp(_position(indices, e, start, chunk, bits, jump))]
         where[np.uintp(n)] = j
         sums[np.uintp(n)] = value + values[np.uintp(e)]
         changed[np.uintp(n)] = 1
@@ -104,8 +97,8 @@ def add_to_lent(
 
 
 @kernel
-def tally_lent(held: Floats, size: int, threshold: int, counts: Counts) -> None:
-    """Count what reaches the threshold of a list that was added to."""
+def tally_extracted(held: Floats, size: int, threshold: int, counts: Counts) -> None:
+    """Count the entries that reach the threshold, in a list that was added to."""
     clear(counts[0])
     for i in range(size):
         above = magnitude(held[np.uintp(i)]) - threshold
@@ -114,41 +107,39 @@ def tally_lent(held: Floats, size: int, threshold: int, counts: Counts) -> None:
 
 
 @part
-def _place(
+def _position(
     indices: Indices, i: int, start: int, chunk: int, bits: int, jump: int
 ) -> int:
-    """Where in the vector an element of a list lies."""
+    """Where in the vector entry `i` of a list lies."""
     j: Any = np.int64(indices[np.uintp(i)])
     return start + j + (j >> bits if bits >= 0 else j // chunk) * jump  # type: ignore[no-any-return]
 
 
 @kernel
-def kth_lent(
-    held: Floats,
-    begins: Bits,
-    ends: Bits,
+def kth_extracted(
+    lists: Lists,
     number: int,
     counts: Counts,
-    k: int,
-    goal: int,
-    threshold: int,
-    room: Counts,
-    members: Floats,
+    aim: tuple[int, int, int],
+    scratch: tuple[Counts, Floats],
     shares: Bits,
 ) -> tuple[int, int, int, int]:
-    """The k-th largest magnitude of what a block has lent, and who must give how many.
+    """The k-th largest magnitude of a block's lists, for an `aim` (k, goal, threshold).
 
-    Answers how many reach the threshold; if that is enough, the k-th magnitude, about
-    the `goal`-th (0 if there are not so many), and how many of those that equal the
-    k-th are chosen. `shares`, unless it is empty, then gets for each part how many are
-    chosen, and how many of these equal the k-th. `room` is room to count in, `members`,
-    as long as all lists together, for values.
+    Returns how many entries reach the threshold; if at least k, also the k-th
+    magnitude, about the goal-th (0 if there are fewer), and how many of the entries
+    equal to the k-th are selected. `shares`, unless empty, receives for each row how
+    many of its entries are selected, and how many of those equal the k-th. `counts`
+    are the tallies by row and block; `scratch` is for counts, and for all values.
     """
+    _, held, begins, ends = lists
+    k, goal, threshold = aim
+    room, members = scratch
     tallies = room[:TALLIES]
     n: Any = np.int64(0)
     for i in range(TALLIES):
         total: Any = np.int32(0)
-        for t in range(len(begins)):
+        for t in range(len(counts)):
             total += counts[np.uintp(t), np.uintp(number), np.uintp(i)]
         tallies[np.uintp(i)] = total
         n += total
@@ -162,7 +153,7 @@ def kth_lent(
     low = threshold + (b << FINE)
     high = low + (1 << FINE)
     shift = np.int64(0)
-    if b == TALLIES - 1:  # the open one
+    if b == TALLIES - 1:  # the last bin has no upper limit
         high = np.int64(MAGNITUDE + 1)
         shift = np.int64(COARSE)
     few: Any = 0
@@ -173,7 +164,7 @@ def kth_lent(
     for i in range(few):
         room[np.uintp((magnitude(members[np.uintp(i)]) - low) >> shift)] += 1
     kth, ties = refine(members, few, left, low, shift, room)
-    _share(held, begins, ends, number, kth, ties, shares)
+    _share(lists, number, kth, ties, shares)
     return n, kth, reached, ties
 
 
@@ -181,9 +172,9 @@ def kth_lent(
 def _members(
     held: Floats, i: int, end: int, low: int, high: int, members: Floats, n: Any
 ) -> Any:
-    """List the few values of magnitudes from `low` to below `high`.
+    """Collect the few values of magnitudes from `low` to below `high`.
 
-    Most runs of 16 have none of them, which is found out without a branch for each.
+    Most runs of 16 contain none, which is determined without a branch for each.
     """
     base = np.uint32(low)
     width = np.uint32(high - low)
@@ -205,16 +196,9 @@ def _members(
 
 
 @part
-def _share(
-    held: Floats,
-    begins: Bits,
-    ends: Bits,
-    number: int,
-    kth: int,
-    ties: int,
-    shares: Bits,
-) -> None:
-    """How many each part gives, and how many of them are ties: the first ones."""
+def _share(lists: Lists, number: int, kth: int, ties: int, shares: Bits) -> None:
+    """How many entries of each row are selected; of ties, the first ones."""
+    _, held, begins, ends = lists
     for t in range(len(shares)):
         above = np.uint32(0)
         equal = np.uint32(0)
@@ -231,34 +215,31 @@ def _share(
 
 @part
 def _sort_out(
-    where: Indices,
-    held: Floats,
-    begins: Bits,
-    ends: Bits,
+    lists: Lists,
     number: int,
-    first: int,
-    last: int,
+    rows: tuple[int, int],
     changed: Any,
     kth: int,
     ties: int,
-    indices: Indices,
-    values: Floats,
-    others: Indices,
-    rest: Floats,
+    chosen: Entries,
+    rest: Entries,
     size: int,
 ) -> tuple[int, int]:
-    """Those above `kth` and the first `ties` equal to it, to `indices` and `values`.
+    """Copy entries above `kth` and the first `ties` equal to it to `chosen`.
 
-    All others go to the beginning of `others` and `rest`, and those of the chosen that
-    were changed, once more, to the end, which is at `size`, the number of all. Answers
-    where the former end and the latter begin. Nothing is guessed: everything is written
-    everywhere, and overwritten. What meets in the middle is twice the same.
+    All others go to the beginning of `rest`; chosen entries that were changed go also
+    to its end, which is `size`, the number of all. Returns where the former end and the
+    latter begin. Branches are avoided: each entry is written to all destinations and
+    overwritten. Where the two parts of `rest` meet, both write the same.
     """
+    where, held, begins, ends = lists
+    indices, values = chosen
+    others, left = rest
     taken: Any = 0
     back: Any = 0
     tail: Any = size - 1
     some = len(changed) > 0
-    for column in range(2 * first, 2 * last):
+    for column in range(2 * rows[0], 2 * rows[1]):
         i = begins[column >> 1, 2 * number + (column & 1)]
         end = ends[column >> 1, 2 * number + (column & 1)]
         while i < end and taken < len(indices):
@@ -271,80 +252,65 @@ def _sort_out(
             indices[np.uintp(taken)] = j
             values[np.uintp(taken)] = value
             others[np.uintp(back)] = j
-            rest[np.uintp(back)] = value
+            left[np.uintp(back)] = value
             taken += kept
             back += 1 - kept
             if some:
                 others[np.uintp(tail)] = j
-                rest[np.uintp(tail)] = value
+                left[np.uintp(tail)] = value
                 tail -= kept & changed[np.uintp(i)]
             i += 1
         while i < end:
             others[np.uintp(back)] = where[np.uintp(i)]
-            rest[np.uintp(back)] = held[np.uintp(i)]
+            left[np.uintp(back)] = held[np.uintp(i)]
             back += 1
             i += 1
     return back, tail + 1
 
 
 @part
-def _write(
-    x: Floats,
-    start: int,
-    chunk: int,
-    stride: int,
-    indices: Indices,
-    values: Floats,
-    low: int,
-    high: int,
-) -> None:
-    """Write some of a list to a block; the memory is asked well ahead."""
+def _write(place: Place, entries: Entries, low: int, high: int) -> None:
+    """Write entries `low` to `high` of a list to a block."""
+    x, start, chunk, stride, _ = place
+    indices, values = entries
     bits = chunk_bits(chunk, stride)
     jump = stride - chunk
     for i in range(low, high):
         ahead = min(i + _AHEAD, high - 1)
-        prefetch(x, _place(indices, ahead, start, chunk, bits, jump))
-        at = _place(indices, i, start, chunk, bits, jump)
+        prefetch(x, _position(indices, ahead, start, chunk, bits, jump))
+        at = _position(indices, i, start, chunk, bits, jump)
         x[np.uintp(at)] = values[np.uintp(i)]
 
 
 @kernel
-def take_lent(
-    x: Floats,
-    start: int,
-    chunk: int,
-    stride: int,
-    where: Indices,
-    held: Floats,
-    begins: Bits,
-    ends: Bits,
+def take_extracted(
+    place: Place,
+    lists: Lists,
     number: int,
-    first: int,
-    last: int,
+    rows: tuple[int, int],
     changed: Any,
-    brain: int,
     kth: int,
     ties: int,
-    others: Indices,
-    rest: Floats,
-    indices: Indices,
-    values: Floats,
+    bf16: bool,  # noqa: FBT001
+    chosen: Entries,
+    scratch: Entries,
 ) -> None:
-    """Write what is chosen from a block's lists of some parts; the others go back.
+    """Copy the selected entries of some rows to `chosen`; put the others back.
 
-    They are the parts from `first` to before `last`; `kth` and `ties` are `kth_lent`'s.
-    Of what is chosen, that which rounding takes off is in `x` already, unless the
-    element was `changed` (or that is empty: none was). `others` and `rest`, as long as
-    the lists together, are room.
+    `rows` is (first, end). `kth` and `ties` are `kth_extracted`'s. The vector already
+    holds the rounding error of a selected element, unless the element was `changed`
+    (empty: none was). `scratch` has space for the entries of all lists.
     """
+    _, _, begins, ends = lists
     size = 0
-    for t in range(first, last):
+    for t in range(rows[0], rows[1]):
         for s in range(2 * number, 2 * number + 2):
             size += ends[t, s] - begins[t, s]
-    lists = (where, held, begins, ends, number, first, last, changed, kth, ties)
-    end, begin = _sort_out(*lists, indices, values, others, rest, size)
+    given = (lists, number, rows, changed, kth, ties)
+    end, begin = _sort_out(*given, chosen, scratch, size)
+    rest = scratch[1]
     for i in range(begin, size):
         value = rest[np.uintp(i)]
-        rest[np.uintp(i)] = value - (to_brain(value) if brain else value)
+        rest[np.uintp(i)] = value - (to_bf16(value) if bf16 else value)
     for low, high in ((0, end), (begin, size)):
-        _write(x, start, chunk, stride, others, rest, low, high)
+        _write(place, scratch, low, high)

@@ -1,10 +1,10 @@
-"""What selection on a CUDA device keeps there: lists of candidates, counts, thresholds.
+"""Device memory for selecting from the blocks of a vector: lists, counts, thresholds.
 
-All of it is scratch: no result depends on what was left in it. Sizes follow from the
+No result depends on what it contains at the beginning of a step. Sizes follow from the
 blocks and from how many elements of each were selected last, so nothing is read back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import sqrt
@@ -26,35 +26,33 @@ from thinwire.kernels.cuda.launch import (
 from thinwire.kernels.cuda.partition import new_lists, row_table
 
 Sparse = tuple[Tensor, Tensor]
+Lists = list[Sparse]
 
 # Blocks up to this length are selected from in one launch that reads them six times.
 SHORT = 1 << 20
-# A list has room for so much more than what is selected, by a share and a number.
+# A list has space for this much more than what is selected: a share and a number.
 SPARE, SPARE_COUNT = 0.75, 2048
 # Rows of 32 neighbours that all blocks together are sampled by, and each at least.
 ROWS, FEWEST_ROWS = 12288, 4096
 # Standard deviations of a sample by which its threshold is lowered.
 SIGMAS = 4.0
 _HEIGHT = 64
-# Blocks that can be lent: their bits fit a word.
-_MOST_LENT = 63
+# Blocks whose candidates can be extracted: their bits fit a word.
+_MOST_EXTRACTED = 63
 
 
-class Room:
-    """Device memory for selecting `counts[b]` elements of each block b.
+class CandidateBuffer:
+    """Lists of candidates for selecting `counts[b]` elements of each block b of `x`.
 
-    The blocks are interleaved, contiguous, or a single one that lies anyhow.
+    The blocks are interleaved, contiguous, or a single one of any kind.
     """
 
     def __init__(
-        self,
-        blocks: Sequence[Block],
-        counts: Sequence[int],
-        device: torch.device,
+        self, x: Tensor, blocks: Sequence[Block], counts: Sequence[int]
     ) -> None:
+        self.x, self.device = x, x.device
         self.blocks = tuple(blocks)
         self.counts = list(counts)
-        self.device = device
         self.one = len(self.blocks) == 1
         first, longest = self.blocks[0], max(b.length for b in self.blocks)
         contiguous = all(block.contiguous for block in self.blocks)
@@ -68,16 +66,13 @@ class Room:
         self.most = max(self.counts)
         self.room = int(self.most * (1 + SPARE)) + SPARE_COUNT
         self.batches = cdiv(self.room, choose.BATCH.value)
-        self.rows = _samplerow_table(longest, len(self.blocks))
+        self.rows = _sample_rows(longest, len(self.blocks))
         # Blocks that were selected from: their windows are known.
         self.warm: set[int] = set()
-        # Blocks whose candidates are in the list and not in the vector, and what they
-        # have left there: what rounding to this dtype takes off.
-        self.lent: set[int] = set()
+        # Blocks whose candidates are in the list and not in the vector, which holds
+        # the error of rounding them to this dtype.
+        self.extracted: set[int] = set()
         self.rounding = torch.float32
-        # Blocks that were taken from last, and how; but those received into before.
-        self.taken: dict[int, torch.dtype] = {}
-        self.received: set[int] = set()
         self._allocate()
 
     def _allocate(self) -> None:
@@ -102,31 +97,43 @@ class Room:
         self.shifts = torch.empty(number * self.tiles, dtype=torch.int32, device=device)
         self.table = _geometry(self.blocks, device)
 
-    def serves(self, device: torch.device, counts: Sequence[int]) -> bool:
-        """Whether the lists are on this device and have room for so many elements."""
-        return self.device == device and max(counts) <= self.most
-
-    def mark(
+    def accumulate_(
         self,
-        x: Tensor,
-        grad: Tensor | None = None,
+        grad: Tensor,
+        scale: float,
+        extracting: Mapping[int, torch.dtype],
         *,
-        scale: float = 1.0,
-        zeroing: bool = True,
-        lending: bool = False,
-        numbers: tuple[int, int] | None = None,
+        zeroing: bool,
     ) -> None:
-        """List candidates, of `x * scale + grad` while writing it, or of `x` as it is.
+        """`x = x * scale + grad`, and list candidates.
 
-        `numbers` says which blocks, from the first to before the second. If `lending`,
-        blocks that were taken from without ado the last time are lent.
+        `extracting` are the blocks whose candidates leave the vector, and the dtype
+        they are rounded to. Blocks with another dtype than the first are only listed.
         """
-        first, end = numbers or (0, len(self.blocks))
-        self.restore(x, [number for number in range(first, end) if number in self.lent])
-        lent = self._lend() if lending and grad is not None else 0
+        numbers = [number for number in extracting if number < _MOST_EXTRACTED]
+        if numbers:
+            self.rounding = extracting[numbers[0]]
+        alike = (b for b in numbers if extracting[b] == self.rounding)
+        self.extracted = set(alike)
+        self._list((0, len(self.blocks)), grad, scale, zeroing=zeroing)
+
+    def list_candidates(self, first: int, end: int) -> None:
+        """List candidates of blocks from `first` to before `end`."""
+        self._list((first, end), None, 1.0, zeroing=False)
+
+    def _list(
+        self,
+        numbers: tuple[int, int],
+        grad: Tensor | None,
+        scale: float,
+        *,
+        zeroing: bool,
+    ) -> None:
+        first, end = numbers
+        bits = 0 if grad is None else sum(1 << b for b in self.extracted)
         block = self.blocks[first]
         place = (self.table, first, block.start, block.length, self.stride)
-        given = (x, x if grad is None else grad, scale)
+        given = (self.x, self.x if grad is None else grad, scale)
         form = {**self.form, "reading": grad is None}
         aims = _aims(self.blocks, tuple(self.counts), self.rows, self.device)
         grid = (cdiv(self.rows, _HEIGHT), end - first)
@@ -156,12 +163,12 @@ class Room:
             self.tiles,
             self.cleared[choose.COUNTS.value :],
             self.words,
-            lent,
+            bits,
             **form,
             scaled=scale != 1.0,
             zeroing=zeroing,
-            lending=lent != 0,
-            brain=self.rounding == torch.bfloat16,
+            extracting=bits != 0,
+            bf16=self.rounding == torch.bfloat16,
             aligned=self.aligned,
             running=self.chunk % mark.TILE.value == 0,
             num_warps=2,
@@ -170,19 +177,17 @@ class Room:
 
     def choose(
         self,
-        x: Tensor,
         numbers: Sequence[int],
         counts: Sequence[int],
-        *,
-        removing: torch.dtype | None = None,
-    ) -> list[Sparse]:
+        removing: torch.dtype | None,
+    ) -> Lists:
         """The largest of the candidates that were listed for these blocks.
 
-        If `removing`, they leave the vector, rounded to that dtype.
+        With `removing`, they leave the vector, rounded to that dtype.
         """
-        lent = removing == self.rounding and self.lent.issuperset(numbers)
-        if not lent:
-            self.restore(x, [number for number in numbers if number in self.lent])
+        extracted = removing == self.rounding and self.extracted.issuperset(numbers)
+        if not extracted:
+            self.restore_([number for number in numbers if number in self.extracted])
         rows = row_table(tuple(numbers), tuple(counts), self.device)
         indices, values = new_lists(sum(counts), self.device)
         known, then = (rows, self.state), following(self.device)
@@ -196,44 +201,33 @@ class Room:
         sorted_lists = (self.ordered, self.room, self.given)
         choose.count_given[grid](*known, *sorted_lists, num_warps=8, **then)
         out = (indices, values)
-        place = (x, self.table, self.blocks[0].start, self.stride)
-        how = {"removing": removing is not None, "lent": lent}
-        how["brain"] = removing == torch.bfloat16
+        place = (self.x, self.table, self.blocks[0].start, self.stride)
+        how = {"removing": removing is not None, "extracted": extracted}
+        how["bf16"] = removing == torch.bfloat16
         form = {**self.form, **how, "num_warps": 8}
         choose.write[grid](*known, *sorted_lists, *out, *place, **form, **then)
-        self._dense(x, rows, len(counts), out, **how)
-        self.lent.difference_update(numbers)
+        self._dense(rows, len(counts), out, **how)
+        self.extracted.difference_update(numbers)
         self.warm.update(numbers)
         edges = list(pairwise((0, *accumulate(counts))))
         return [(indices[low:high], values[low:high]) for low, high in edges]
 
-    def _lend(self) -> int:
-        """Lend what was taken alike the last time; answers with a bit for each."""
-        numbers = [b for b in self.taken if b < _MOST_LENT]
-        if not numbers:
-            return 0
-        self.rounding = self.taken[numbers[0]]
-        self.lent = {b for b in numbers if self.taken[b] == self.rounding}
-        return sum(1 << b for b in self.lent)
-
-    def restore(self, x: Tensor, numbers: Sequence[int]) -> None:
+    def restore_(self, numbers: Sequence[int]) -> None:
         """Put the candidates of these blocks back into the vector."""
         if not numbers:
             return
         rows = row_table(tuple(numbers), (0,) * len(numbers), self.device)
-        place = (x, self.table, self.blocks[0].start, self.stride)
+        place = (self.x, self.table, self.blocks[0].start, self.stride)
         choose.restore[(self.batches, len(numbers))](
             rows, self.state, self.found, self.room, *place, **self.form, **EXACT
         )
-        self.lent.difference_update(numbers)
+        self.extracted.difference_update(numbers)
 
-    def _dense(
-        self, x: Tensor, rows: Tensor, count: int, out: Sparse, **form: bool
-    ) -> None:
+    def _dense(self, rows: Tensor, count: int, out: Sparse, **form: bool) -> None:
         block = self.blocks[0]
         dense_select.partition[(self.programs,)](
-            x,
-            x,
+            self.x,
+            self.x,
             rows,
             count,
             self.table,
@@ -257,11 +251,11 @@ class Room:
 
 
 def lists_candidates(length: int, k: int) -> bool:
-    """Whether a list of candidates is worth its making."""
+    """Whether a list of candidates is faster than reading the block."""
     return SHORT < length <= LONGEST and 0 < k <= length // 8
 
 
-def _samplerow_table(length: int, blocks: int) -> int:
+def _sample_rows(length: int, blocks: int) -> int:
     neighbours: int = mark.NEIGHBOURS.value
     rows = max(ROWS // blocks, FEWEST_ROWS)
     return max(min(rows, length // (4 * neighbours)), 1)

@@ -1,0 +1,46 @@
+"""The contract of candidates: what a backend keeps to select from a vector fast."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Sparse = tuple[Tensor, Tensor]
+
+
+class Candidates(Protocol):
+    """A vector that is cut into blocks, and the elements likely to be selected next.
+
+    A backend marks candidates while it accumulates, or extracts them: they are then in
+    its memory and not in the vector, until they are taken or restored. Results never
+    depend on candidates. No one else may change or read the vector between
+    `accumulate_` and the `select` of a block, or `restore_`.
+
+    `accumulator.Accumulator` is the only caller.
+    """
+
+    def accumulate_(self, grad: Tensor, *, offset: int, scale: float) -> None:
+        """`x = x * scale + grad` from `offset` on; `grad` is left all zero."""
+        ...
+
+    def select(
+        self,
+        counts: Sequence[int],
+        numbers: Sequence[int],
+        removing: torch.dtype | None,
+    ) -> list[Sparse]:
+        """The `counts[i]` largest |v| of block `numbers[i]`; blocks are distinct.
+
+        With `removing`, these are subtracted, rounded to this dtype. The blocks are
+        complete afterwards.
+        """
+        ...
+
+    def add_(self, indices: Tensor, values: Tensor, number: int) -> None:
+        """`x[indices] += values` in a block."""
+        ...
+
+    def restore_(self) -> None:
+        """Put back all that is extracted, and forget marks."""
+        ...
