@@ -76,12 +76,12 @@ def measure(cell: Cell, args: argparse.Namespace, console: Console) -> dict[str,
     with shaped(args.burst):
         found = run(where, "reduce", asdict(settings), console)
     assert found is not None
-    return {files.KIND: "reduce", "version": files.VERSION, **found}
+    return files.compact({files.KIND: "reduce", "version": files.VERSION, **found})
 
 
 @contextmanager
 def shaped(burst: int | None) -> Iterator[None]:
-    """With token buckets of so many bytes, or the lab's own."""
+    """Shape links with token buckets of `burst` bytes, or the lab's own."""
     if burst is None:
         yield
         return

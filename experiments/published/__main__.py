@@ -27,7 +27,7 @@ lab's cells are lines of the file; those that are there are not run again.
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from experiments.published.figures import GTOPK, SPARDL, Model
 from thinwire import catalog
 from thinwire.cost import Link, ring_all_reduce
 from thinwire.errors import LabError
@@ -49,109 +50,18 @@ from thinwire.tools.bench.torch_methods import DENSE
 from thinwire.tools.cli.launch import place, run
 
 LINK = Link(latency=436e-6, bandwidth=125e6)
-# A simulation is to work on so many elements of all ranks together, but SparDL's lists,
-# the shortest, keep so many entries: headers do not shrink, and weigh s times as much.
-# SparDL takes up to 3 % longer for it, the others up to 1 %.
+# A simulation has at most WORKABLE elements on all ranks together, but SparDL's lists,
+# the shortest, keep at least SHORTEST entries: headers do not shrink, and weigh s times
+# as much. SparDL takes up to 3 % longer for it, the others up to 1 %.
 WORKABLE = 40_000_000
 SHORTEST = 128
-# In the repetitions of a cell of the lab: to draw them takes longest.
+# Elements that are drawn in all repetitions of a cell of the lab, which takes longest.
 DRAWN = 50_000_000
 METHODS = (DENSE, "topk", "gtopk", "spardl")
 LAB, SIMULATED = (4, 8), (16, 32)
 
 Cells = dict[tuple[int, int], dict[str, Any]]
 """The lab's figures by elements and ranks."""
-
-
-@dataclass(frozen=True)
-class Model:
-    """A published row: size, batch of a worker, and samples per second of a worker."""
-
-    name: str
-    size: int
-    batch: int
-    alone: float
-    by_ranks: dict[int, tuple[float, float, float]]  # dense, top-k, gTop-k
-
-    @property
-    def step(self) -> float:
-        """Seconds of one worker's step."""
-        return self.batch / self.alone
-
-    def efficiency(self, reduction: float) -> float:
-        """What is left of a worker's throughput if a reduction takes so long."""
-        return self.step / (self.step + reduction)
-
-    def published(self, ranks: int) -> list[float]:
-        """Seconds by which the published steps are longer than one worker's."""
-        return [self.batch / each - self.step for each in self.by_ranks[ranks]]
-
-
-GTOPK = (
-    Model(
-        "ResNet-20",
-        269_722,
-        128,
-        920.6,
-        {
-            4: (821.7, 908.8, 916.3),
-            8: (705.2, 753.0, 868.7),
-            16: (520.4, 737.6, 808.5),
-            32: (287.9, 696.0, 789.3),
-        },
-    ),
-    Model(
-        "VGG-16",
-        14_700_000,
-        128,
-        1317.3,
-        {
-            4: (104.2, 110.6, 131.1),
-            8: (92.6, 109.9, 130.6),
-            16: (39.5, 97.9, 126.4),
-            32: (12.6, 63.0, 123.2),
-        },
-    ),
-    Model(
-        "ResNet-50",
-        25_600_000,
-        256,
-        52.9,
-        {
-            4: (39.0, 37.7, 39.8),
-            8: (37.0, 35.7, 39.7),
-            16: (23.2, 34.5, 39.1),
-            32: (10.7, 30.6, 39.1),
-        },
-    ),
-    Model(
-        "AlexNet",
-        61_000_000,
-        64,
-        173.5,
-        {
-            4: (14.0, 14.2, 16.5),
-            8: (12.1, 13.9, 16.4),
-            16: (4.9, 13.4, 16.4),
-            32: (1.23, 9.24, 15.78),
-        },
-    ),
-    Model(
-        "LSTM-PTB",
-        66_000_000,
-        # That of the speed runs is not known. With 20, of the released configuration,
-        # dense would have been faster than the wire; 100 is of later plots.
-        100,
-        392.0,
-        {
-            4: (12.7, 19.9, 17.8),
-            8: (8.7, 18.6, 17.6),
-            16: (4.1, 14.8, 15.1),
-            32: (2.1, 5.4, 10.8),
-        },
-    ),
-)
-SPARDL = {"VGG-16": 14_700_000, "VGG-19": 20_100_000, "ResNet-50": 25_600_000}
 
 
 @cache
@@ -233,7 +143,7 @@ def measure(
     )
     found = run(where, "reduce", asdict(settings), console)
     assert found is not None
-    return {files.KIND: "reduce", "version": files.VERSION, **found}
+    return files.compact({files.KIND: "reduce", "version": files.VERSION, **found})
 
 
 def repeats_of(size: int, most: int) -> int:

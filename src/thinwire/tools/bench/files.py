@@ -76,3 +76,32 @@ def check(figures: object) -> None:
         missing = [name for name in needed if name not in known]
         if missing:
             raise ConfigError(f"it has no {', '.join(missing)}")
+
+
+def compact(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures for a file that is kept: 8 digits, without walls and phases of methods.
+
+    >>> compact({"ranks": 4, "rows": [{"seconds": 0.123456789, "walls": [0.1]}]})
+    {'ranks': 4, 'rows': [{'seconds': 0.12345679}]}
+    """
+    rows = [
+        {name: row[name] for name in row if name not in {"walls", "phases"}}
+        for row in figures["rows"]
+    ]
+    kept: dict[str, Any] = rounded({**figures, "rows": rows})
+    return kept
+
+
+def rounded(value: Any, digits: int = 8) -> Any:
+    """A value of JSON in which every float has at most `digits` digits.
+
+    >>> rounded({"a": [1.2345678, 100_000_000, 14.0]}, 3)
+    {'a': [1.23, 100000000, 14.0]}
+    """
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, Mapping):
+        return {name: rounded(each, digits) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(each, digits) for each in value]
+    return value
