@@ -16,28 +16,26 @@ Beside ours: DeepReduce's Bloom filter; zlib and zstd on the same bytes ("deflat
 
 import argparse
 import json
-import zlib
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 import torch
-import xxhash
-from numpy.typing import NDArray
 from torch import Tensor
 
+from codec_halves import SECONDS, index_halves, value_error, value_half
+from codec_targets import Figures, measured, show_targets
 from lists import LAWS, clustered, recorded, sample, uniform
+from tables import head, percent, row, times, title
 from thinwire.catalog import DEFAULT_CODEC, INDEX_CODECS, VALUE_CODECS, codec
-from thinwire.codecs import Bloom, IndexCodec, Split, ValueCodec
+from thinwire.codecs import Bloom, Split
+from thinwire.kernels import packet_checksum
 from thinwire.sparse import SparseVector
 from thinwire.tools.bench.codecs import (
-    Half,
     Measured,
-    Times,
     bound,
     clocked,
     largest,
@@ -45,12 +43,9 @@ from thinwire.tools.bench.codecs import (
     measure_half,
     one_thread,
     recall,
-    relative_error,
 )
 from thinwire.tools.bench.machine import machine
 
-SECONDS = 0.1
-EXACT = [name for name, index in INDEX_CODECS.items() if not isinstance(index, Bloom)]
 COMPOSED = (
     "raw",
     DEFAULT_CODEC,
@@ -78,79 +73,6 @@ RECALLS = (
     (1_048_576, 1048, 0.0001, (0.907, 0.905, 0.999)),
     (1_048_576, 1048, 0.001, (0.524, 0.513, 0.818)),
 )
-
-Figures = dict[str, dict[str, object]]
-Numbers = NDArray[np.int32]
-
-
-class Peer(NamedTuple):
-    """What a user would reach for."""
-
-    encode: Callable[[Numbers, int], Sized]
-    decode: Callable[[Sized, int], NDArray[np.integer]]
-
-
-def packed(indices: Numbers, size: int) -> Sized:
-    chosen = np.zeros(size, bool)
-    chosen[indices] = True
-    return np.packbits(chosen)
-
-
-PEERS = {
-    "np.packbits": Peer(packed, lambda s, n: np.flatnonzero(np.unpackbits(s, count=n))),
-    "zlib of int32": Peer(
-        lambda i, _: zlib.compress(i.tobytes()),
-        lambda s, _: np.frombuffer(zlib.decompress(s), np.int32),
-    ),
-    "zlib of np.diff": Peer(
-        lambda i, _: zlib.compress(np.diff(i, prepend=np.int32(0)).tobytes()),
-        lambda s, _: np.frombuffer(zlib.decompress(s), np.int32).cumsum(),
-    ),
-}
-
-
-def index_halves(
-    indices: Tensor, size: int, *, filters: bool
-) -> Iterator[tuple[str, Half, float]]:
-    """Name, figures and recall of every index codec, and of what is beside them."""
-    nnz = len(indices)
-    for name in EXACT:
-        half, read = index_half(INDEX_CODECS[name], indices, size)
-        assert torch.equal(read, indices), name
-        yield name, half, 1.0
-    numbers = indices.numpy()
-    for name, (encode, decode) in PEERS.items():
-        half, found = measure_half(
-            lambda encode=encode: encode(numbers, size),
-            lambda section, decode=decode: decode(section, size),
-            nnz,
-            seconds=SECONDS,
-        )
-        assert np.array_equal(found, numbers), name
-        yield name, half, 1.0
-    if filters:
-        half, read = index_half(Bloom("p2"), indices, size, seconds=0)
-        yield "bloom-p2", half, recall(read, indices)
-
-
-def index_half(
-    index: IndexCodec, indices: Tensor, size: int, seconds: float = SECONDS
-) -> tuple[Half, Tensor]:
-    return measure_half(
-        lambda: index.encode(indices, size),
-        lambda section: index.decode(section, size, len(indices)),
-        len(indices),
-        seconds=seconds,
-    )
-
-
-def value_half(value: ValueCodec, values: Tensor) -> tuple[Half, Tensor]:
-    return measure_half(
-        lambda: value.encode(values),
-        lambda section: value.decode(section, len(values)),
-        len(values),
-        seconds=SECONDS,
-    )
 
 
 def show_indices(options: argparse.Namespace, figures: Figures) -> None:
@@ -219,11 +141,6 @@ def show_values(
     print("\nfit-poly and fit-dexp get sorted values; sorting and order cost extra.")
 
 
-def value_error(value: ValueCodec, values: Tensor) -> float:
-    section = value.encode(values)
-    return relative_error(value.decode(section, len(values)), values)
-
-
 def show_composed(
     x: Tensor, densities: Sequence[float], what: str, figures: Figures
 ) -> None:
@@ -239,11 +156,6 @@ def show_composed(
             found = measured(name, vector, x)
             figures[f"{what} {density:g} {name}"] = asdict(found)
             row(f"{density:g}", name, *cells(found))
-
-
-def measured(name: str, vector: SparseVector, x: Tensor) -> Measured:
-    seconds = 0 if "bloom" in name else SECONDS
-    return measure(codec(name), vector, lambda i: x[i.long()], seconds=seconds)
 
 
 def show_sweep(options: argparse.Namespace, figures: Figures) -> None:
@@ -301,8 +213,8 @@ def show_checksum(
         vector, whole = vectors["Laplace", density], codec(name)
         bare = Split(whole.index, whole.value, checksum=False)
         found = measure(bare, vector, seconds=SECONDS)
-        body = bare.encode(vector).body.numpy()
-        summing, _ = clocked(lambda body=body: xxhash.xxh3_64_intdigest(body), 1)
+        body = bare.encode(vector).body
+        summing, _ = clocked(lambda body=body: packet_checksum(body), 1)
         work = vector.nnz * (found.encode.median + found.decode.median)
         parts = [
             2 * summing.median / (work + 1e9 * len(body) / bandwidth)
@@ -321,67 +233,6 @@ def show_checksum(
         )
 
 
-def show_targets(x: Tensor, options: argparse.Namespace, figures: Figures) -> None:
-    densities = [f"{density:g}" for density in options.densities]
-    title(
-        f"Targets, at densities {', '.join(densities)} where there are several figures"
-    )
-    head("target", "measured", "met")
-
-    def target(text: str, most: float, found: Sequence[float], said: str) -> None:
-        met = ["yes" if each <= most else "NO" for each in found]
-        row(text, f"{numbers(found)} {said}", ", ".join(met))
-
-    def above(support: str, name: str) -> list[float]:
-        read = (figures[f"{support} {density} {name}"] for density in densities)
-        return [each["bits"] - each["bound"] for each in read]
-
-    swept = figures["sweep elias-fano up to 0.1"]["above"]
-    target("elias-fano within 0.61 of the bound up to 0.1", 0.61, [swept], "bits")
-    target("rice within 0.12", 0.12, above("uniform", "rice"), "bits")
-    swept = figures["sweep rice up to 0.5"]["above"]
-    target("rice within 0.17 from 1e-4 to 0.5", 0.17, [swept], "bits")
-    target("rice below it, clustered", 0.0, above("clustered", "rice"), "bits")
-    for what, names, most in (
-        ("uniform", ("elias-fano", "rice"), 4.0),
-        ("values", ("bfloat16", "int8"), 1.5),
-    ):
-        for name, way in product(names, ("encode", "decode")):
-            read = [figures[f"{what} {density} {name}"][way] for density in densities]
-            least = numbers([each["least"] for each in read])
-            fixed = fixed_cost(name, options.size)[way == "decode"]
-            said = f"ns (least {least}; {fixed:.1f} us of a call are not the list's)"
-            found = [each["median"] for each in read]
-            target(f"{name} to {way} in {most:g} ns", most, found, said)
-    shares = [100 * max(figures[k].values()) for k in figures if "checksum" in k]
-    target("checksum below 2 % of a packet's time", 2.0, [max(shares)], "% at most")
-    said = [
-        f"{name}: {found.packet_bits:.2f} bits, error {percent(found.error)}"
-        for name, found in small_enough(x)
-    ]
-    met = "yes" if said else "NO"
-    row("12.3 bits and 5 % error, 1 % of Laplace", "; ".join(said), met)
-
-
-def fixed_cost(name: str, size: int) -> tuple[float, float]:
-    """Microseconds to encode and to decode a list of two entries."""
-    if name in INDEX_CODECS:
-        two = torch.tensor([size // 3, size // 2], dtype=torch.int32)
-        half, _ = index_half(INDEX_CODECS[name], two, size)
-    else:
-        half, _ = value_half(VALUE_CODECS[name], torch.tensor([1.5, -2.0]))
-    return 2e-3 * half.encode.median, 2e-3 * half.decode.median
-
-
-def small_enough(x: Tensor) -> list[tuple[str, Measured]]:
-    """The compositions that take 12.3 bits or less at an error of 5 % or less."""
-    vector = largest(x, 0.01)
-    names = [f"{i}+{v}" for i, v in product(("elias-fano", "rice"), VALUE_CODECS)]
-    found = [(name, measured(name, vector, x)) for name in names]
-    good = [(n, m) for n, m in found if m.packet_bits <= 12.3 and m.error <= 0.05]
-    return sorted(good, key=lambda each: each[1].packet_bits)
-
-
 def cells(found: Measured) -> list[str]:
     bits = (found.index_bits, found.value_bits, found.packet_bits)
     return [
@@ -390,31 +241,6 @@ def cells(found: Measured) -> list[str]:
         percent(found.error),
         f"{found.recall:.3f}",
     ]
-
-
-def times(found: Times) -> str:
-    return f"{found.median:.3g} ({found.least:.3g} to {found.most:.3g})"
-
-
-def numbers(found: Sequence[float]) -> str:
-    return ", ".join(f"{each:.2f}" for each in found)
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.2g} %"
-
-
-def title(text: str) -> None:
-    print(f"\n### {text}\n")
-
-
-def head(*names: str) -> None:
-    row(*names)
-    print(f"|{' --- |' * len(names)}")
-
-
-def row(*texts: str) -> None:
-    print(f"| {' | '.join(texts)} |", flush=True)
 
 
 def main() -> None:

@@ -22,18 +22,18 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
-from typing import Any
 from zlib import crc32
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from plan_validation_cells import Cell, Key, cells, rounds_of, row, summary
 from thinwire.cost import Link, Rounds
 from thinwire.groups import Op, round_timing
 from thinwire.groups.torch import TorchGroup
@@ -46,7 +46,6 @@ from thinwire.tools.plan import machine
 from thinwire.tools.plan.choice import Choice
 from thinwire.tools.plan.forecast import Reduction, Scenario, named, reduced
 from thinwire.tools.plan.machine import Machine
-from thinwire.tools.plan.processes import rounds_from
 
 METHODS = (
     "dense",
@@ -72,26 +71,6 @@ SHIFT = 4099
 PERIOD = 1 << 16
 LAB_TIMEOUT = 1200.0
 
-Key = tuple[str, int, str, int]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One measured reduction: seconds of the slowest rank, processor seconds of one."""
-
-    method: str
-    ranks: int
-    rate: str
-    size: int
-    wall: float
-    least: float
-    cpu: float
-    steps: int
-
-    @property
-    def key(self) -> Key:
-        return self.method, self.ranks, self.rate, self.size
-
 
 class Gradients:
     """Laplace's, with a scale for each run of 64 k elements; each step moved on."""
@@ -112,7 +91,7 @@ class Gradients:
 
 
 def work(rate: str, todo: list[tuple[str, int]]) -> None:
-    """On every host: measure, and let the first one tell."""
+    """On every host: measure; the first one prints the cells."""
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     group = TorchGroup.own()
@@ -125,12 +104,12 @@ def work(rate: str, todo: list[tuple[str, int]]) -> None:
     for size in dict.fromkeys(size for _, size in todo):
         gradients = Gradients(size, group.rank)
         methods = [method for method, wanted in todo if wanted == size]
-        lanes = [Lane(method, gradients, group) for method in methods]
-        in_turns(lanes)
-        for lane in lanes:
-            check_alike(lane.grad)
+        each_in_turn = [MethodTurns(method, gradients, group) for method in methods]
+        in_turns(each_in_turn)
+        for turns in each_in_turn:
+            check_identical(turns.grad)
             if group.rank == 0:
-                cell = Cell(lane.method, group.size, rate, size, *lane.found())
+                cell = Cell(turns.method, group.size, rate, size, *turns.found())
                 print(json.dumps(asdict(cell)), flush=True)
     dist.barrier()
     dist.destroy_process_group()
@@ -149,7 +128,7 @@ def reduction(method: str, size: int, group: TorchGroup) -> Callable[[Tensor], o
     return lambda grad: choice.reducer.reduce_([grad], group, state)
 
 
-class Lane:
+class MethodTurns:
     """One method's cell: some steps for practice, then steps in its turns."""
 
     def __init__(self, method: str, gradients: Gradients, group: TorchGroup) -> None:
@@ -182,14 +161,14 @@ class Lane:
         return median(walls), min(walls), median(cpus), len(walls)
 
 
-def in_turns(lanes: list[Lane]) -> None:
+def in_turns(each_in_turn: list[MethodTurns]) -> None:
     for turn in range(MOST):
-        for lane in lanes:
-            if turn in lane.turns:
-                lane.step()
+        for turns in each_in_turn:
+            if turn in turns.turns:
+                turns.step()
 
 
-def check_alike(grad: Tensor) -> None:
+def check_identical(grad: Tensor) -> None:
     mine = torch.tensor([crc32(grad.numpy())])
     every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(every, mine)
@@ -247,23 +226,6 @@ def measure(rate: str, ranks: int, todo: list[tuple[str, int]], file: Path) -> N
     print(f"{rate}, {ranks} hosts: {took:.0f} s", file=sys.stderr, flush=True)
 
 
-def lines(file: Path) -> list[dict[str, Any]]:
-    return list(map(json.loads, file.read_text().splitlines())) if file.exists() else []
-
-
-def cells(file: Path) -> Iterator[Cell]:
-    return (Cell(**line) for line in lines(file) if "rounds" not in line)
-
-
-def rounds_of(file: Path) -> dict[tuple[str, int], Rounds]:
-    """By rate and ranks, the last that were measured."""
-    return {
-        (line["rate"], line["ranks"]): rounds_from(line["rounds"])
-        for line in lines(file)
-        if "rounds" in line
-    }
-
-
 def show(found: dict[Key, Cell], speeds: Machine, options: argparse.Namespace) -> None:
     print(f"{named_machine()}; all ranks share the cores; density {DENSITY:g}")
     print("ms; forecast = compute + the longer of wire and transport + waits\n")
@@ -275,46 +237,17 @@ def show(found: dict[Key, Cell], speeds: Machine, options: argparse.Namespace) -
         if cell.method not in options.methods:
             continue
         rounds = None if options.nominal else known[cell.rate, cell.ranks]
-        told = forecast(cell, speeds, rounds)
-        errors[cell.key] = told.seconds / cell.wall - 1
-        times = (cell.wall, cell.least, cell.cpu, told.seconds)
-        parts = (told.compute, told.wire, told.transport, told.waits)
+        expected = forecast(cell, speeds, rounds)
+        errors[cell.key] = expected.seconds / cell.wall - 1
+        times = (cell.wall, cell.least, cell.cpu, expected.seconds)
+        parts = (expected.compute, expected.wire, expected.transport, expected.waits)
         name = Choice.parse(cell.method, DENSITY).label
         size = f"{cell.size / 1e6:g} M"
         about = (rate_name(parse_rate(cell.rate)), size, str(cell.ranks), name)
-        told_by = (f"{errors[cell.key]:+.0%}", *(f"{1e3 * t:.1f}" for t in parts))
-        row((*about, *(f"{1e3 * t:.1f}" for t in times), *told_by), options)
+        shares = (f"{errors[cell.key]:+.0%}", *(f"{1e3 * t:.1f}" for t in parts))
+        row((*about, *(f"{1e3 * t:.1f}" for t in times), *shares), options)
     summary(errors)
     print("verified: in every cell all ranks got the same mean")
-
-
-def summary(errors: dict[Key, float]) -> None:
-    """By size and rate, by method, and of all: as markdown, which reads as it is."""
-    groups: dict[str, list[float]] = {}
-    for (method, _, rate, size), error in errors.items():
-        groups.setdefault(f"{size / 1e6:g} M, {rate}", []).append(error)
-        groups.setdefault(method, []).append(error)
-    print("\n| cells | median error | median of its size | largest |")
-    print("| --- | --- | --- | --- |")
-    for name, found in sorted(groups.items()):
-        sizes = [abs(error) for error in found]
-        largest = max(found, key=abs)
-        told = f"{median(found):+.0%} | {median(sizes):.0%} | {largest:+.0%}"
-        print(f"| {name} | {told} |")
-    sizes = [abs(error) for error in errors.values()]
-    worst = max(errors, key=lambda key: abs(errors[key]))
-    print(f"\n{len(sizes)} cells: median error {median(sizes):.0%}, worst ", end="")
-    print(f"{errors[worst]:+.0%} ({', '.join(map(str, worst))})")
-
-
-def row(texts: tuple[str, ...], options: argparse.Namespace, *, head: bool = False):
-    if options.markdown:
-        print(f"| {' | '.join(texts)} |")
-        if head:
-            print(f"|{' --- |' * len(texts)}")
-        return
-    widths = [9, 8, 4, 22, *[10] * 9]
-    print("".join(f"{t:>{w}}" for t, w in zip(texts, widths, strict=True)))
 
 
 def main() -> None:
