@@ -1,14 +1,17 @@
-"""The checksum of a packet, compiled: about 20 GB/s."""
+"""The checksum of a packet, compiled, in vector instructions."""
 
 from typing import Any
 
 import numpy as np
-from numba import uint64
+from llvmlite import ir
+from numba import extending, types, uint64
 from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels import xxh3
 from thinwire.kernels.cpu.compiled import kernel, part
+
+intrinsic: Any = extending.intrinsic
 
 Words = NDArray[np.uint64]
 
@@ -16,6 +19,7 @@ _PRIME = uint64(xxh3.PRIME[0])
 _PRIME32 = uint64(xxh3.PRIME32[0])
 _AVALANCHE = uint64(xxh3.AVALANCHE)
 _HALF = uint64((1 << 32) - 1)
+_BLOCK = 128  # words
 _MOST_SHORT = 30  # words that are not taken in stripes
 _START = np.array(xxh3.START, np.uint64)
 _STRIPES = np.array(xxh3.STRIPES, np.uint64)
@@ -30,13 +34,13 @@ def packet_checksum(body: Tensor) -> int:
     if len(words) <= _MOST_SHORT:
         words = words.copy()
         words[3] &= np.uint64(_HALF)
-    checksum: int = _packet_checksum(words, np.empty((2, 8), np.uint64))
+    checksum: int = _packet_checksum(words, np.empty(8, np.uint64))
     return checksum
 
 
 @kernel
-def _packet_checksum(words: Words, room: Words) -> Any:
-    """Use `room` for 2 x 8 words; up to 30 words, the packet's own checksum is zero."""
+def _packet_checksum(words: Words, lanes: Words) -> Any:
+    """Use `lanes`, 8 words; up to 30 words, the packet's own checksum is zero."""
     n = len(words)
     total = uint64(8 * n) * _PRIME
     if n <= 16:
@@ -51,45 +55,77 @@ def _packet_checksum(words: Words, room: Words) -> Any:
             total += _folded(words, i, _LATE_PAIRS, i - 16)
         total += _folded(words, n - 2, _LAST_PAIR, 0)
     else:
-        _mix(words, room[0], room[1])
+        _mix(words, lanes)
         for i in range(0, 8, 2):
-            total += _folded(room[0], i, _MERGE, i)
+            total += _folded(lanes, i, _MERGE, i)
     return _avalanche(total) & _HALF
 
 
 @part
-def _mix(words: Words, lanes: Words, plain: Words) -> None:
+def _mix(words: Words, lanes: Words) -> None:
     """Set `lanes` to what eight lanes make of all words."""
-    shift = uint64(32)
     for i in range(8):
-        lanes[i], plain[i] = _START[i], 0
-    # The loop takes the fourth word as it is: this takes the checksum out again.
+        lanes[i] = _START[i]
+    # Blocks take the fourth word as it is: this takes the checksum out again.
     blank = words[3] & _HALF
-    plain[3] = blank - words[3]
-    mixed = words[3] ^ _STRIPES[3]
-    lanes[3] -= (mixed & _HALF) * (mixed >> shift)
-    mixed = blank ^ _STRIPES[3]
-    lanes[3] += (mixed & _HALF) * (mixed >> shift)
+    lanes[2] += blank - words[3]
+    lanes[3] += _product(blank ^ _STRIPES[3]) - _product(words[3] ^ _STRIPES[3])
     last = len(words) - 8
-    for begin in range(0, last, 8):
-        place = begin // 8 % 16
+    begin = 0
+    while begin + _BLOCK < len(words):
+        _mix_block(lanes, words, begin, _STRIPES)
+        begin += _BLOCK
+    for place in range((last - begin + 7) // 8):
         for i in range(8):
-            word = words[begin + i]
-            mixed = word ^ _STRIPES[place + i]
-            lanes[i] += (mixed & _HALF) * (mixed >> shift)
-            plain[i] += word
-        if place == 15:
-            # Each lane adds the words of its neighbour: at once for 16 stripes.
-            for i in range(8):
-                lane = lanes[i] + plain[i ^ 1]
-                lane ^= (lane >> uint64(47)) ^ _STRIPES[16 + i]
-                lanes[i] = lane * _PRIME32
-            for i in range(8):
-                plain[i] = 0
+            word = words[begin + 8 * place + i]
+            lanes[i] += _product(word ^ _STRIPES[place + i])
+            lanes[i ^ 1] += word
     for i in range(8):
-        mixed = words[last + i] ^ _LAST_STRIPE[i]
-        lanes[i] += (mixed & _HALF) * (mixed >> shift)
-        lanes[i] += plain[i ^ 1] + words[last + (i ^ 1)]
+        lanes[i] += _product(words[last + i] ^ _LAST_STRIPE[i])
+        lanes[i] += words[last + (i ^ 1)]
+
+
+@part
+def _product(word: Any) -> Any:
+    return (word & _HALF) * (word >> uint64(32))
+
+
+@intrinsic
+def _mix_block(typing: Any, lanes: Any, words: Any, begin: Any, keys: Any) -> Any:
+    """Add 16 stripes of 8 words from `begin` on to the lanes, and scramble these."""
+    del typing, begin
+    word, vector = ir.IntType(64), ir.VectorType(ir.IntType(64), 8)
+    neighbours = ir.Constant(
+        ir.VectorType(ir.IntType(32), 8), [i ^ 1 for i in range(8)]
+    )
+
+    def all_of(number: int) -> Any:
+        return ir.Constant(vector, [number] * 8)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def pointer(place: int, offset: Any) -> Any:
+            array = context.make_array(signature.args[place])
+            data = array(context, builder, args[place]).data
+            return builder.bitcast(builder.gep(data, [offset]), vector.as_pointer())
+
+        def loaded(place: int, offset: Any) -> Any:
+            return builder.load(pointer(place, offset), align=8)
+
+        mixed = loaded(0, word(0))
+        for stripe in range(16):
+            read = loaded(1, builder.add(args[2], word(8 * stripe)))
+            keyed = builder.xor(read, loaded(3, word(stripe)))
+            low = builder.and_(keyed, all_of((1 << 32) - 1))
+            product = builder.mul(low, builder.lshr(keyed, all_of(32)))
+            swapped = builder.shuffle_vector(read, read, neighbours)
+            mixed = builder.add(mixed, builder.add(product, swapped))
+        mixed = builder.xor(mixed, builder.lshr(mixed, all_of(47)))
+        mixed = builder.xor(mixed, loaded(3, word(16)))
+        mixed = builder.mul(mixed, all_of(xxh3.PRIME32[0]))
+        builder.store(mixed, pointer(0, word(0)), align=8)
+        return context.get_dummy_value()
+
+    return types.void(lanes, words, types.int64, keys), generate
 
 
 @part
