@@ -73,24 +73,24 @@ def test_without_a_source_what_is_not_listed_is_zero():
     assert measure(codec("bloom-p0+float32"), vector, seconds=0).error == 0
 
 
-class Careless(Int32):
-    """Forgets what comes last."""
+class Wrong(Int32):
+    """Decodes a wrong last index."""
 
-    def decode(self, section, size, nnz, *, key):
-        indices = super().decode(section, size, nnz, key=key).clone()
+    def decode_deferring(self, section, size, nnz, errors):
+        indices = super().decode_deferring(section, size, nnz, errors).clone()
         indices[-1] += 1
         return indices
 
 
 class Rough(Float32):
-    """Claims to be exact."""
+    """Loses bits, where `Float32` is exact."""
 
-    def decode(self, section, nnz, *, key):
-        return super().decode(section, nnz, key=key) * 2
+    def decode(self, section, nnz):
+        return super().decode(section, nnz) * 2
 
 
 @pytest.mark.parametrize(
-    "wrong", [Split(Careless(), Float32()), Split(Int32(), Rough())], ids=repr
+    "wrong", [Split(Wrong(), Float32()), Split(Int32(), Rough())], ids=repr
 )
 def test_what_does_not_come_back_is_not_measured(dense, wrong):
     with pytest.raises(RuntimeError, match="does not give back what it should"):
