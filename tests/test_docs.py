@@ -91,7 +91,7 @@ def test_every_method_and_option_is_listed():
     for name in catalog.METHODS:
         assert f"| `{name}` |" in OPTIONS
     options = {*attach.__annotations__, *catalog.reducer.__annotations__}
-    options |= {"on_nonfinite", "seed"}
+    options |= {"on_nonfinite", "seed", "sparse"}
     for option in options - {"model", "method", "name", "options", "return"}:
         assert f"| `{option}` |" in OPTIONS, option
 

@@ -269,7 +269,7 @@ def reducer(
         collective = Warmup(collective, dense, ramp)
     return Pipeline(
         collective,
-        _codec_for(chosen, codec, options) if collective.coded else _no_codec(codec),
+        _codec_for(collective, chosen, codec, options),
         _named(feedback, FEEDBACKS, "feedback")
         if isinstance(feedback, str)
         else feedback,
@@ -277,19 +277,10 @@ def reducer(
     )
 
 
+# Options of `attach` and `reducer` for every method, to suggest to a user.
 _OPTIONS = (
-    "density",
-    "scope",
-    "sparse",
-    "codec",
-    "feedback",
-    "warmup",
-    "min_size",
-    "grad_scaler",
-    "process_group",
-    "on_nonfinite",
-    "timeout",
-    "seed",
+    *("density", "scope", "sparse", "codec", "feedback", "warmup", "min_size"),
+    *("grad_scaler", "process_group", "on_nonfinite", "timeout", "seed"),
 )
 
 
@@ -310,15 +301,14 @@ def _candidate(given: str | Collective) -> Collective:
 
 
 def _codec_for(
-    chosen: Method, given: str | Codec | None, options: Mapping[str, Any]
-) -> Codec:
-    if given is None:
+    collective: Collective,
+    chosen: Method,
+    given: str | Codec | None,
+    options: Mapping[str, Any],
+) -> Codec | None:
+    if given is None and collective.coded:
         return chosen.build_codec(options)
-    return codec(given) if isinstance(given, str) else given
-
-
-def _no_codec(given: str | Codec | None) -> Codec | None:
-    # Passed on: the pipeline explains why a dense collective takes none.
+    # Also for a dense collective: the pipeline explains why it takes none.
     return codec(given) if isinstance(given, str) else given
 
 

@@ -8,7 +8,7 @@ that any rank offers. Of a naturally sparse gradient, ranks offer all rows it li
 from abc import abstractmethod
 from dataclasses import dataclass
 from math import gcd
-from typing import Literal, Protocol, get_args
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from thinwire.collectives.collective import (
     Collective,
     Room,
     Total,
+    check_choice,
     check_density,
     check_whole,
 )
@@ -42,61 +43,26 @@ class RowCollective(Protocol):
         ...
 
 
-class Held(Protocol):
-    """The rows of one rank."""
-
-    @property
-    def ids(self) -> Tensor:
-        """The rows that this rank offers, ascending."""
-        ...
-
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """Elements of a row."""
-        ...
-
-    @property
-    def remembers(self) -> bool:
-        """Whether the rank keeps what is not delivered."""
-        ...
-
-    def at(self, ids: Tensor) -> Tensor:
-        """The values of these rows, offered or not; a copy of shape (rows, width)."""
-        ...
-
-    def remove(self, ids: Tensor, values: Tensor) -> None:
-        """Subtract values that will be delivered."""
-        ...
-
-    def clear(self, ids: Tensor) -> None:
-        """Set rows to zero, also where they are not finite."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """The rows of an accumulated gradient `x`; the last one may be short."""
+    """The rows of an accumulated gradient `x`; this rank offers `ids`, ascending.
+
+    The last row may be short.
+    """
 
     x: Accumulator
     ids: Tensor
     width: int
+    # Whether the rank keeps what is not delivered.
+    remembers: ClassVar = True
 
     @property
     def count(self) -> int:
         """The number of rows."""
         return -(-self.x.size // self.width)
 
-    @property
-    def remembers(self) -> bool:
-        """It stays in `x`."""
-        return True
-
     def at(self, ids: Tensor) -> Tensor:
+        """The values of these rows, offered or not; a copy of shape (rows, width)."""
         values = self.x.gather(self._elements(ids))
         missing = len(ids) * self.width - len(values)
         if missing:
@@ -104,10 +70,12 @@ class Matrix:
         return values.view(len(ids), self.width)
 
     def remove(self, ids: Tensor, values: Tensor) -> None:
+        """Subtract values that will be delivered."""
         places = self._elements(ids)
         self.x.subtract_(places, values.view(-1)[: len(places)])
 
     def clear(self, ids: Tensor) -> None:
+        """Set rows to zero, also where they are not finite."""
         self.x.clear_(self._elements(ids))
 
     def vector(self, rows: Rows) -> SparseVector:
@@ -126,40 +94,21 @@ class Matrix:
         return places[: len(places) - max(beyond, 0)]
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """The rows of a naturally sparse gradient; nothing is kept."""
+class Listed(Rows):
+    """The rows of a naturally sparse gradient; the rank keeps nothing."""
 
-    rows: Rows
-
-    @property
-    def ids(self) -> Tensor:
-        """All that are listed."""
-        return self.rows.ids
-
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-        return self.rows.count
-
-    @property
-    def width(self) -> int:
-        """Elements of a row."""
-        return self.rows.width
-
-    @property
-    def remembers(self) -> bool:
-        """There is no `x`."""
-        return False
-
-    def at(self, ids: Tensor) -> Tensor:
-        return self.rows.at(ids)
+    __slots__ = ()
+    remembers = False
 
     def remove(self, ids: Tensor, values: Tensor) -> None:
         return None
 
     def clear(self, ids: Tensor) -> None:
         return None
+
+
+Held = Matrix | Listed
+"""The rows of one rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +127,7 @@ class ByRows(Collective):
 
     def __post_init__(self) -> None:
         check_density(self.density)
-        if self.granularity not in get_args(Granularity):
-            choices = " or ".join(map(repr, get_args(Granularity)))
-            raise ConfigError(f"granularity is {self.granularity!r}: choose {choices}")
+        check_choice("granularity", self.granularity, Granularity)
         remedy = "give the elements of a block, a whole number from 1 on"
         check_whole("width", self.width, remedy)
 
@@ -203,7 +150,7 @@ class ByRows(Collective):
 
     def sum_rows(self, mine: Rows, channel: Channel, memory: RowMemory) -> Rows:
         """The sum of the rows of all ranks, whatever the density."""
-        return self._sum(Listed(mine), channel, memory)
+        return self._sum(Listed(mine.ids, mine.values, mine.count), channel, memory)
 
     def least(self, count: int, ranks: int, memory: RowMemory) -> float:
         """The smallest magnitude that is worth offering, in one of `count` rows.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
 from numbers import Integral
-from typing import Self
+from typing import Self, get_args
 
 from torch import Tensor
 
@@ -125,6 +125,15 @@ def check_density(density: float) -> None:
         raise ConfigError(
             f"density is {density}: the fraction kept must be above 0 and at most 1, "
             "for example 0.01 to keep 1 %"
+        )
+
+
+def check_choice(name: str, value: object, literal: object) -> None:
+    """Refuse a value that is not one of those of a `Literal` type."""
+    choices = get_args(literal)
+    if value not in choices:
+        raise ConfigError(
+            f"{name} is {value!r}: choose {' or '.join(map(repr, choices))}"
         )
 
 

@@ -17,9 +17,7 @@ from thinwire.groups import Op
 class Dense(Collective):
     """The group's own all-reduce in float32, which delivers all of `x`."""
 
-    @property
-    def grade(self) -> Grade:
-        return Grade.ROUNDING
+    grade = Grade.ROUNDING
 
     def all_reduce_(
         self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room

@@ -10,7 +10,7 @@ candidates: 2 (r c + q k) (P-1)/P words per rank around the library's ring, or
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from thinwire.collectives.collective import (
     Grade,
     Room,
     Selecting,
+    check_choice,
     check_whole,
 )
 from thinwire.collectives.heavymix import heavy_and_random
@@ -75,15 +76,10 @@ class GsSGD(Selecting):
         # Named, because a dataclass with slots is not the class super() knows.
         Selecting.__post_init__(self)
         self._check_numbers()
-        for name, value, choices in (
-            ("rounds", self.rounds, (1, 2)),
-            ("sum", self.sum, get_args(Sum)),
-            ("recover", self.recover, get_args(Recover)),
-            ("estimate", self.estimate, get_args(Estimate)),
-        ):
-            if value not in choices:
-                said = " or ".join(map(repr, choices))
-                raise ConfigError(f"{name} is {value!r}: choose {said}")
+        check_choice("rounds", self.rounds, Literal[1, 2])
+        check_choice("sum", self.sum, Sum)
+        check_choice("recover", self.recover, Recover)
+        check_choice("estimate", self.estimate, Estimate)
         if self.recover == "heavymix" and self.rounds == 1:
             raise ConfigError(
                 "recover is 'heavymix' with one round: its random elements have no "

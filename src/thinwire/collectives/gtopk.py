@@ -8,18 +8,17 @@ on another; here the rank that drops a value keeps it.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from thinwire import schedules
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives import doubling
-from thinwire.collectives.collective import Room, Selecting, packet_nbytes
+from thinwire.collectives.collective import Room, Selecting, check_choice, packet_nbytes
 from thinwire.collectives.ledger import Holders, Ledger
 from thinwire.collectives.memory import CollectiveMemory
 from thinwire.cost import Cost, direct_all_gather
-from thinwire.errors import ConfigError
 from thinwire.schedules import Step
 from thinwire.sparse import SparseVector, keep_count, sum_of
 
@@ -40,10 +39,7 @@ class GTopK(Selecting):
     def __post_init__(self) -> None:
         # Named, because a dataclass with slots is not the class super() knows.
         Selecting.__post_init__(self)
-        if self.variant not in get_args(Variant):
-            raise ConfigError(
-                f"variant is {self.variant!r}: choose 'butterfly', 'tree' or 'naive'"
-            )
+        check_choice("variant", self.variant, Variant)
 
     def all_reduce_(
         self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room

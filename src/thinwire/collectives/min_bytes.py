@@ -40,9 +40,7 @@ class MinBytes(ByRows):
 
     link: Link | None = None
 
-    @property
-    def grade(self) -> Grade:
-        return Grade.ROUNDING
+    grade = Grade.ROUNDING
 
     def all_reduce_(
         self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room

@@ -16,7 +16,7 @@ does not matter. Rows that get stuck are added up once more, without a table.
 
 from dataclasses import dataclass
 from math import inf, isfinite, isqrt, nan
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives import union_reduce as union
 from thinwire.collectives.by_rows import ByRows, Held, give_all
-from thinwire.collectives.collective import Grade, check_whole
+from thinwire.collectives.collective import Grade, check_choice, check_whole
 from thinwire.collectives.fixed_point import FixedPoint
 from thinwire.collectives.step_summary import (
     NBYTES,
@@ -76,9 +76,7 @@ class S2(ByRows):
     def __post_init__(self) -> None:
         # Named, because a dataclass with slots is not the class super() knows.
         ByRows.__post_init__(self)
-        if self.decode not in get_args(Decode):
-            choices = " or ".join(map(repr, get_args(Decode)))
-            raise ConfigError(f"decode is {self.decode!r}: choose {choices}")
+        check_choice("decode", self.decode, Decode)
         remedy = f"a table has 1 to {MOST_ROWS}, a whole number"
         check_whole("rows", self.rows, remedy, MOST_ROWS)
         if self.decode == "median" and self.rows % 2 == 0:

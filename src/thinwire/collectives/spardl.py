@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Literal, get_args
+from typing import Literal
 
 from thinwire import schedules
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel, Run, Sealed, Slot
 from thinwire.codecs import Codec, Split
 from thinwire.collectives import doubling
-from thinwire.collectives.collective import Room, Selecting, packet_nbytes
+from thinwire.collectives.collective import Room, Selecting, check_choice, packet_nbytes
 from thinwire.collectives.ledger import Holders, Ledger
 from thinwire.collectives.memory import CollectiveMemory, checked
 from thinwire.collectives.ratio import Ratio, SparDLMemory
@@ -67,13 +67,8 @@ class SparDL(Selecting):
                 f"teams is {self.teams!r}: give a number that divides the number of "
                 "ranks, or 'auto'"
             )
-        for name, value, kind in (
-            ("gather", self.gather, Gather),
-            ("partition", self.partition, Partition),
-        ):
-            if value not in get_args(kind):
-                choices = " or ".join(map(repr, get_args(kind)))
-                raise ConfigError(f"{name} is {value!r}: choose {choices}")
+        check_choice("gather", self.gather, Gather)
+        check_choice("partition", self.partition, Partition)
         if self.teams != "auto":
             self._check_gather(self.teams)
 

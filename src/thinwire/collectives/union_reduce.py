@@ -32,9 +32,7 @@ class UnionReduce(ByRows):
     That takes the same number of bytes, and nothing stays in `x` there.
     """
 
-    @property
-    def grade(self) -> Grade:
-        return Grade.ROUNDING
+    grade = Grade.ROUNDING
 
     def sum_held(self, held: Held, channel: Channel, memory: RowMemory) -> Rows:
         ids = union_of(held, channel)

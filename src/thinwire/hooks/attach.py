@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed import ProcessGroup
 
 from thinwire import catalog
-from thinwire.collectives import Dense, GatherRows, RowCollective
+from thinwire.collectives import Dense, GatherRows
 from thinwire.errors import ConfigError
 from thinwire.hooks.ddp import DDPState, Scaler, Scope, hook
 from thinwire.hooks.inspection import check_wrapped, raise_everywhere
@@ -21,7 +21,6 @@ def attach(
     *,
     density: float = 0.01,
     scope: Scope = "bucket",
-    sparse: str | RowCollective = "gather",
     grad_scaler: Scaler | None = None,
     process_group: ProcessGroup | None = None,
     timeout: float | timedelta | None = None,
@@ -42,14 +41,10 @@ def attach(
             For a few thousand parameters set `min_size` instead.
         scope: "bucket" reduces DDP's buckets while the backward pass goes on; "model"
             reduces the whole gradient at once, when the last bucket is there.
-        sparse: How gradients of `nn.Embedding(sparse=True)` are reduced, whole and
-            whatever the method: "gather" (everyone's rows to everyone), "union" (a
-            bitmap of rows, then their sum), "s2" (both at once, rounded to about 2^-27
-            of the largest) or "cheapest"; or a collective on rows.
         grad_scaler: The GradScaler in use, so that residuals follow its scale.
         process_group: The ranks to reduce over; DDP's own if None.
         timeout: Seconds until a silent peer is an error; that of DDP's group if None.
-        **options: Options of the method, and of `thinwire.catalog.reducer`:
+        **options: Options of the method, and for all methods:
             codec: How lists become bytes, such as "elias-fano+bfloat16".
             feedback: "residual" keeps what was not sent; "momentum" also applies
                 momentum 0.9 before selection (then set the optimizer's to 0), or
@@ -61,6 +56,10 @@ def attach(
             on_nonfinite: If any rank's gradient is not finite, "propagate" gives every
                 rank NaN and "zero" gives zeros; "unchecked" does not check.
             seed: For methods that draw random numbers.
+            sparse: How gradients of `nn.Embedding(sparse=True)` are reduced, whole and
+                with any method: "gather" (the rows of all ranks to all ranks), "union"
+                (a bitmap of rows, then their sum), "s2" (both at once, rounded to about
+                2^-27 of the largest) or "cheapest"; or a collective on rows.
 
     """
     ddp = check_wrapped(model)
@@ -69,6 +68,7 @@ def attach(
             timeout = timeout.total_seconds()
         if timeout is not None and not timeout > 0:
             raise ConfigError(f"timeout is {timeout}: give seconds, more than 0")
+        sparse = options.pop("sparse", "gather")
         reducer = catalog.reducer(method, density=density, **options)
         rows = catalog.sparse(sparse) if isinstance(sparse, str) else sparse
     except ConfigError as problem:
