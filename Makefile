@@ -20,7 +20,7 @@ test-gpu: $(READY)
 # Reports in a real browser, which is found or installed; its driver is kept in .browser.
 BROWSER := .browser
 test-report: $(BROWSER)/.ready
-	PYTHONPATH=$(BROWSER) $(BIN)/pytest -q -m browser tests/report
+	PYTHONPATH=$(BROWSER) $(BIN)/pytest -q -m browser tests/tools/report
 
 # The site, in site/; a warning is an error. Nothing is loaded while it is built.
 docs: $(VENV)/.ready-for-docs
