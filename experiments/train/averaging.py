@@ -8,7 +8,7 @@ from torch import Tensor
 
 from experiments.train.powersgd import LowRank, PowerSGD
 from experiments.train.replicas import Replicas
-from experiments.train.workers import Vitals
+from experiments.train.workers import HealthRecord
 from thinwire.cost import ring_all_reduce
 
 Result = TypeVar("Result")
@@ -53,10 +53,10 @@ class Averaging:
     def set_density(self, density: float) -> None:
         return None
 
-    def vitals(self) -> Vitals:
+    def health_record(self) -> HealthRecord:
         ranks = len(self._rows)
         kept = [0.0] * ranks if self._low_rank is None else self._low_rank.norms()
-        return Vitals((self._sent,) * ranks, tuple(kept), self._rounds)
+        return HealthRecord((self._sent,) * ranks, tuple(kept), self._rounds)
 
     def check(self) -> None:
         return None

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from experiments.tasks.base import Carry, Data
 from experiments.train.powersgd import PowerSGD, cost_of
 from experiments.train.replicas import seed_of
-from experiments.train.workers import Vitals, checksum
+from experiments.train.workers import HealthRecord, checksum
 from thinwire.collectives import RowCollective
 from thinwire.cost import ring_all_reduce
 from thinwire.errors import AgreementError, ConfigError
@@ -87,7 +87,7 @@ class Processes:
         if self._state is not None and self._state.density is not None:
             self._state.density = density
 
-    def vitals(self) -> Vitals:
+    def health_record(self) -> HealthRecord:
         mine = (self._sent_by_hook(), 0.0, 0.0)
         if self._state is not None:
             metrics = self._state.metrics()
@@ -95,14 +95,14 @@ class Processes:
             mine = (sent, metrics["residual_norm"], metrics["rounds"])
         held = zip(*_gathered(mine), strict=True)
         every_sent, every_kept, rounds = held
-        return Vitals(every_sent, every_kept, rounds[0])
+        return HealthRecord(every_sent, every_kept, rounds[0])
 
     def check_replicas(self) -> None:
         sums = _gathered(checksum(self.model))
         if len(set(sums)) > 1:
             raise AgreementError(f"checksums of the parameters differ: {sums}")
 
-    def check_keepable(self) -> None:
+    def check_savable(self) -> None:
         if self._state is None:
             raise ConfigError(
                 "PowerSGD's hook in real processes is not checkpointed: train without "
@@ -110,9 +110,9 @@ class Processes:
             )
 
     def state_dict(self) -> Any:
-        assert self._state is not None, "refused by check_keepable"
+        assert self._state is not None, "refused by check_savable"
         return _gathered(
-            {**self._state.state_dict(), "sent": self.vitals().sent[self.rank]}
+            {**self._state.state_dict(), "sent": self.health_record().sent[self.rank]}
         )
 
     def load_state_dict(self, state: Any) -> None:

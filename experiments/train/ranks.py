@@ -15,7 +15,7 @@ from torch.futures import Future
 
 from experiments.train.replicas import Replicas
 from experiments.train.shared_decoding import SharedDecoding
-from experiments.train.workers import Vitals
+from experiments.train.workers import HealthRecord
 from thinwire.collectives import RowCollective
 from thinwire.errors import AgreementError, ConfigError
 from thinwire.groups import Counted, Group, simulate
@@ -189,8 +189,8 @@ class Simulated:
             collective = self._reducer.collective.with_density(density)
             self._reducer = replace(self._reducer, collective=collective)
 
-    def vitals(self) -> Vitals:
-        return Vitals(
+    def health_record(self) -> HealthRecord:
+        return HealthRecord(
             tuple(rank.sent for rank in self._ranks),
             tuple(
                 sum(

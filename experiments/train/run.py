@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from experiments.tasks.base import Recipe, Task
-from experiments.train.keeper import History, Keeper
+from experiments.train.checkpoint import History, RunCheckpoint
 from experiments.train.processes import Processes, dense_bytes
 from experiments.train.ranks import Place, Way
 from experiments.train.reduction import is_plain
@@ -163,18 +163,20 @@ class _Training:
     def run(self, limits: Limits) -> dict[str, Any] | None:
         """Train from where the run was left to its end, or until the time is up."""
         epochs, steps = self.task.recipe.epochs, self.workers.steps
-        keeper = Keeper(limits.checkpoint, self.spec, self.workers, self.optimizer)
-        history = keeper.resume()
+        saved = RunCheckpoint(
+            limits.checkpoint, self.spec, self.workers, self.optimizer
+        )
+        history = saved.resume()
         self.log.begin(self.spec, epochs * steps, history.epochs * steps)
         self.workers.model.train()
         while history.epochs < epochs:
             if self.workers.agree(_is_over(history, limits)):
-                keeper.save(history)
+                saved.save(history)
                 return None
             self._epoch(history)
             self.workers.check_replicas()
             self.log.epoch(history.epochs, history.last())
-            keeper.save_if_due(history)
+            saved.save_if_due(history)
         final = self.workers.final()
         return _result(self.task, self.spec, self.workers, history) | {"final": final}
 
@@ -183,9 +185,9 @@ class _Training:
         workers, epoch = self.workers, history.epochs
         density = self.spec.reduction.density
         workers.set_density(self.task.recipe.density(epoch, density))
-        before = workers.vitals()
+        before = workers.health_record()
         loss = workers.average(self._steps(epoch) / workers.steps)
-        after = workers.vitals()
+        after = workers.health_record()
         sent = [b - a for a, b in zip(before.sent, after.sent, strict=True)]
         history.loss.append(loss)
         history.bytes_per_step.append(sum(sent) / len(sent) / workers.steps)

@@ -24,7 +24,7 @@ from experiments.train.powersgd import PowerSGD
 from experiments.train.ranks import Place, Simulated
 from experiments.train.reduction import is_plain
 from experiments.train.replicas import Replicas, arrival_order, seed_of
-from experiments.train.workers import Vitals
+from experiments.train.workers import HealthRecord
 from thinwire.collectives import RowCollective
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
@@ -106,13 +106,13 @@ class Virtual:
     def set_density(self, density: float) -> None:
         self._reduction.set_density(density)
 
-    def vitals(self) -> Vitals:
-        return replace(self._reduction.vitals(), gradients=self._norms.read())
+    def health_record(self) -> HealthRecord:
+        return replace(self._reduction.health_record(), gradients=self._norms.read())
 
     def check_replicas(self) -> None:
         self._reduction.check()
 
-    def check_keepable(self) -> None:
+    def check_savable(self) -> None:
         return None
 
     def state_dict(self) -> Any:

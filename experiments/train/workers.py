@@ -11,7 +11,7 @@ from experiments.train.health import Gradients
 
 
 @dataclass(frozen=True, slots=True)
-class Vitals:
+class HealthRecord:
     """What every rank has sent so far, and how much it remembers, in order of rank.
 
     `rounds` are the leader's; `gradients` are known of virtual workers alone.
@@ -59,11 +59,11 @@ class Workers(Protocol):
         """Further figures for the end of a run, by the leader."""
 
     def set_density(self, density: float) -> None: ...
-    def vitals(self) -> Vitals: ...
+    def health_record(self) -> HealthRecord: ...
     def check_replicas(self) -> None:
         """Raise where ranks would go on with different parameters."""
 
-    def check_keepable(self) -> None:
+    def check_savable(self) -> None:
         """Raise `ConfigError` where the state of a run cannot be saved."""
 
     def state_dict(self) -> Any:

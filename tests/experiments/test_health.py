@@ -1,8 +1,8 @@
 """Gradient norms next to residuals: right, harmless, and absent where unknown."""
 
 import torch
+from experiments.train.checkpoint import History
 from experiments.train.health import GradientNorms, Gradients
-from experiments.train.keeper import History
 from experiments.train.reduction import Reduction
 from experiments.train.run import Limits, run_virtual
 from experiments.train.spec import Spec

@@ -24,7 +24,7 @@ from thinwire.errors import ConfigError
 from thinwire.tools.cli import formatting
 from thinwire.tools.cli.methods import LINKS
 from thinwire.tools.demo import runs as demo
-from thinwire.tools.demo.loop import Beat, Recipe
+from thinwire.tools.demo.loop import ProgressEvent, Recipe
 
 DEFAULT_METHODS = "dense,topk,gtopk,spardl"
 _LINKS = {name: LINKS[name] for name in ("100 Mbit/s", "1 Gbit/s")}
@@ -56,8 +56,8 @@ def run(chosen: demo.Settings, console: Console, file: Path | None) -> None:
     if file is not None and not file.parent.is_dir():
         raise ConfigError(f"cannot write {file}: there is no folder {file.parent}")
     _introduce(chosen, console)
-    with _progress(chosen, console) as tell:
-        result = demo.run(chosen, tell)
+    with _progress(chosen, console) as on_progress:
+        result = demo.run(chosen, on_progress)
     console.print(_table(result))
     console.print()
     _explain(result, console)
@@ -124,18 +124,18 @@ def _progress(chosen: demo.Settings, console: Console) -> Iterator[Any]:
             f"starting {chosen.workers} processes", total=None, news=""
         )
 
-        def tell(beat: Beat) -> None:
+        def on_progress(event: ProgressEvent) -> None:
             progress.update(starting, visible=False)
-            news = f"step {beat.step}, loss {beat.loss:.2f}"
-            if beat.method not in bars:
-                place = f"{len(bars) + 1} of {len(chosen.methods)}: {beat.method}"
-                bars[beat.method] = progress.add_task(place, total=1.0, news=news)
+            news = f"step {event.step}, loss {event.loss:.2f}"
+            if event.method not in bars:
+                place = f"{len(bars) + 1} of {len(chosen.methods)}: {event.method}"
+                bars[event.method] = progress.add_task(place, total=1.0, news=news)
                 if not console.is_terminal:
                     console.print(f"training {place}", highlight=False)
-            bar = bars[beat.method]
-            progress.update(bar, completed=beat.fraction, news=news)
+            bar = bars[event.method]
+            progress.update(bar, completed=event.fraction, news=news)
 
-        yield tell
+        yield on_progress
 
 
 def _table(result: demo.Result) -> Table:

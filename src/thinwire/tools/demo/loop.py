@@ -18,15 +18,15 @@ from thinwire.hooks.attach import attach
 from thinwire.tools.demo.model import CharacterModel, Shape, loss_of
 from thinwire.tools.demo.text import Corpus, windows
 
-_BEAT = 5  # steps between two looks at the clock, which all ranks take together
-_WARM = 3  # steps that may compile kernels and redraw buckets: not timed
+_CLOCK_STEPS = 5  # steps between checks of the clock, on all ranks together
+_WARM = 3  # steps that may compile kernels and rebuild buckets: not timed
 _LARGEST_NORM = 1.0
 _HELD_OUT_SEED = 1 << 40  # far from the seeds of training batches
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What every method trains, and how: SGD with momentum, gradients clipped.
+    """The training run of every method: SGD with momentum, gradients clipped.
 
     Chosen among eleven settings, tried with one seed each, because topk stays close to
     dense with it; it is not dense's best. Training loss at step 150, dense and topk:
@@ -44,7 +44,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When to stop: after so many steps or seconds, but not before `least` steps."""
+    """A run stops after `most` steps or `seconds`, but not before `least` steps."""
 
     seconds: float
     most: int | None = None
@@ -52,8 +52,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
-    """A sign of life: `fraction` of a run is done."""
+class ProgressEvent:
+    """A step of a method's run, of which `fraction` is done."""
 
     method: str
     step: int
@@ -63,7 +63,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one rank saw of one method; `losses` are those of its own batches."""
+    """The figures of one method on one rank; `losses` are of its own batches."""
 
     method: str
     losses: tuple[float, ...]
@@ -74,7 +74,7 @@ class Run:
 
 
 class Clock:
-    """Says when to stop, on all ranks alike: rank 0's time decides."""
+    """Stops all ranks at the same step, by the time of rank 0."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -96,7 +96,7 @@ class Clock:
     def _enough(self, step: int) -> bool:
         if self._limits.most is not None and step >= self._limits.most:
             return True
-        if step < self._limits.least or step % _BEAT:
+        if step < self._limits.least or step % _CLOCK_STEPS:
             return False
         over = torch.tensor([time.monotonic() - self._start >= self._limits.seconds])
         dist.broadcast(over, src=0)
@@ -109,7 +109,7 @@ def train(
     corpus: Corpus,
     *,
     limits: Limits,
-    tell: Callable[[Beat], None],
+    on_progress: Callable[[ProgressEvent], None],
 ) -> Run:
     """Train from scratch until a limit is reached; all ranks stop together.
 
@@ -129,7 +129,9 @@ def train(
         began = time.perf_counter()
         losses.append(train_step(model, optimizer, batch_of(recipe, corpus, step)))
         seconds.append(time.perf_counter() - began)
-        tell(Beat(method, step + 1, clock.fraction(step + 1), losses[-1]))
+        on_progress(
+            ProgressEvent(method, step + 1, clock.fraction(step + 1), losses[-1])
+        )
     metrics = state.metrics()  # before replicas are compared, which is traffic too
     state.check_replicas()
     return Run(

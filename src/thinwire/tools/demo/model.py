@@ -49,9 +49,9 @@ class Block(nn.Module):
         width = shape.width
         self.heads = shape.heads
         self.norm = nn.LayerNorm(width)
-        self.ask = nn.Linear(width, 3 * width, bias=False)
-        self.answer = nn.Linear(width, width, bias=False)
-        self.think = nn.Sequential(
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.mlp = nn.Sequential(
             nn.LayerNorm(width),
             nn.Linear(width, 4 * width),
             nn.ReLU(),
@@ -60,14 +60,14 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
-        parts = self.ask(self.norm(x)).view(batch, length, 3, self.heads, -1)
+        parts = self.qkv(self.norm(x)).view(batch, length, 3, self.heads, -1)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        seen = functional.scaled_dot_product_attention(
+        attended = functional.scaled_dot_product_attention(
             query, key, value, is_causal=True
         )
-        x = x + self.answer(seen.transpose(1, 2).reshape(batch, length, width))
-        thought: Tensor = x + self.think(x)
-        return thought
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
+        y: Tensor = x + self.mlp(x)
+        return y
 
 
 def loss_of(model: nn.Module, windows: Tensor) -> Tensor:

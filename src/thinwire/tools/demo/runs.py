@@ -37,7 +37,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from thinwire import catalog
 from thinwire.collectives import Dense
 from thinwire.errors import ConfigError, GroupError
-from thinwire.tools.demo.loop import Beat, Limits, Recipe, Run, train
+from thinwire.tools.demo.loop import Limits, ProgressEvent, Recipe, Run, train
 from thinwire.tools.demo.text import Corpus, standard_library
 
 LOSS_WINDOW = 10  # steps that a training loss in the table is averaged over
@@ -107,14 +107,14 @@ class Result:
         return Dense().cost(self.parameters, self.settings.workers, None).nbytes
 
 
-def run(settings: Settings, tell: Callable[[Beat], None]) -> Result:
-    """Train with every method and compare; `tell` hears of the progress.
+def run(settings: Settings, on_progress: Callable[[ProgressEvent], None]) -> Result:
+    """Train with every method and compare; a thread calls `on_progress`.
 
     Must be called from the main thread, since the launcher handles signals.
     """
     deadline = time.monotonic() + settings.seconds
     standard_library()  # refuses here, rather than in every process
-    with _listening(tell) as events, tempfile.TemporaryDirectory() as logs:
+    with _listening(on_progress) as events, tempfile.TemporaryDirectory() as logs:
         launch = elastic_launch(_launch_config(settings.workers, logs), _work)
         by_rank = _call(launch, settings, deadline, events)
     runs = [by_rank[rank] for rank in sorted(by_rank)]
@@ -137,7 +137,7 @@ def _call(
 
 
 def _words(failure: ProcessFailure) -> str:
-    """What a worker died of; the launcher keeps an exception as a dictionary."""
+    """The message of a worker's error, which may be a dictionary."""
     said: object = failure.message
     return str(said.get("message", said)) if isinstance(said, dict) else str(said)
 
@@ -160,7 +160,7 @@ def _launch_config(workers: int, logs: str) -> LaunchConfig:
 
 
 @contextmanager
-def _listening(tell: Callable[[Beat], None]) -> Iterator[Events]:
+def _listening(on_progress: Callable[[ProgressEvent], None]) -> Iterator[Events]:
     """A pipe whose events are passed on by a thread, while this one launches.
 
     Not a queue: a worker that is killed while it writes would keep its lock for ever.
@@ -170,7 +170,7 @@ def _listening(tell: Callable[[Beat], None]) -> Iterator[Events]:
     def listen() -> None:
         with suppress(EOFError, OSError, UnpicklingError):
             while True:
-                tell(ours.recv())
+                on_progress(ours.recv())
 
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
@@ -182,20 +182,22 @@ def _listening(tell: Callable[[Beat], None]) -> Iterator[Events]:
 
 
 def _work(settings: Settings, deadline: float, events: Events) -> list[Run]:
-    """One process: every method in turn."""
-    # On Ctrl-C the launcher reports; a worker only has to go.
+    """Train with every method in turn, in one process."""
+    # On Ctrl-C the launcher prints the message; a worker only ends.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # It would turn every method into dense and the comparison into a lie.
+    # It would turn every method into dense.
     os.environ.pop("THINWIRE", None)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.workers))
     dist.init_process_group("gloo")
-    tell = events.send if dist.get_rank() == 0 else _say_nothing
+    on_progress = events.send if dist.get_rank() == 0 else _ignore
     corpus = Corpus.of(standard_library())
     runs: list[Run] = []
     for method in settings.methods:
         limits = _share(settings, deadline, runs)
-        run = train(method, settings.recipe, corpus, limits=limits, tell=tell)
+        run = train(
+            method, settings.recipe, corpus, limits=limits, on_progress=on_progress
+        )
         runs.append(run)
     dist.destroy_process_group()
     return runs
@@ -229,5 +231,5 @@ def _loopback() -> str:
     return next((name for name in names if name.startswith("lo")), "lo")
 
 
-def _say_nothing(beat: Beat) -> None:
-    """What ranks other than 0 tell."""
+def _ignore(event: ProgressEvent) -> None:
+    """Do nothing: for ranks other than 0."""

@@ -7,13 +7,13 @@ from typing import Self
 
 from thinwire.errors import LabError
 from thinwire.tools.lab import network, record, runner
-from thinwire.tools.lab.keeper import Keeper
+from thinwire.tools.lab.cleanup import CleanupProcess
 from thinwire.tools.lab.record import Owner, Record
 from thinwire.tools.lab.shaping import parse_rates
 
 
 class Lab:
-    """Hosts that talk TCP over shaped links, on this machine, and to nobody else.
+    """Hosts on this machine that talk TCP over shaped links, only to each other.
 
     `rate` is one for all hosts or one for each, separated by commas: "1gbit,100mbit".
     Leaving the context takes everything away; so does the end of this process, even
@@ -23,38 +23,38 @@ class Lab:
     def __init__(self, hosts: int, rate: str = "1gbit", *, name: str = "") -> None:
         rates = parse_rates(rate, hosts)
         self.record = Record(name or record.new_name(), rates, Owner.me())
-        self._keeper: Keeper | None = None
+        self._cleanup: CleanupProcess | None = None
 
     @classmethod
     def find(cls, name: str = "") -> "Lab":
-        """A lab that is up: the one of that name, or the only one there is."""
+        """The running lab of a name, or the only running lab."""
         found = _choose(name)
         lab = cls(found.hosts, name=found.name)
         lab.record = found
         return lab
 
     def up(self) -> None:
-        """Build it, as a whole or not at all."""
+        """Build the lab, completely or not at all."""
         self.record.create()
         try:
-            self._keeper = Keeper()
+            self._cleanup = CleanupProcess()
             for namespace in self.record.namespaces:
-                self._keeper.remove_namespace(namespace)
-            self._keeper.remove_file(self.record.names)
-            self._keeper.remove_file(self.record.file)
+                self._cleanup.remove_namespace(namespace)
+            self._cleanup.remove_file(self.record.names)
+            self._cleanup.remove_file(self.record.file)
             network.build(self.record)
         except BaseException:
             self.down()
             raise
 
     def stay(self) -> None:
-        """Let it outlive this process, until someone takes it down."""
+        """Keep the lab after this process ends, until `down`."""
         self.record = replace(self.record, owner=None)
         self.record.replace()
         self._dismiss()
 
     def down(self) -> None:
-        """Take everything away, and end what runs in it."""
+        """Remove the lab and end its processes."""
         network.remove(self.record)
         self.record.forget()
         self._dismiss()
@@ -70,11 +70,11 @@ class Lab:
         return runner.run(self.record, command, tell=tell, timeout=timeout)
 
     def cut(self, host: int) -> None:
-        """Let nothing from or to a host through, without telling it."""
+        """Drop all traffic of a host silently."""
         network.cut(self.record, host)
 
     def heal(self, host: int) -> None:
-        """Let everything through again."""
+        """Undo a cut."""
         network.heal(self.record, host)
 
     def __enter__(self) -> Self:
@@ -90,13 +90,13 @@ class Lab:
         self.down()
 
     def _dismiss(self) -> None:
-        if self._keeper is not None:
-            self._keeper.dismiss()
-            self._keeper = None
+        if self._cleanup is not None:
+            self._cleanup.dismiss()
+            self._cleanup = None
 
 
 def sweep() -> list[str]:
-    """Remove what killed processes left; the names of the labs that were removed."""
+    """Remove labs whose process was killed; return their names."""
     found = [each for each in record.find_all() if each.abandoned]
     for each in found:
         network.remove(each)
@@ -105,7 +105,7 @@ def sweep() -> list[str]:
 
 
 def sweep_strays() -> list[str]:
-    """Remove namespaces of labs that there is no record of; their names."""
+    """Remove namespaces of labs without a record; return their names."""
     known = {space for each in record.find_all() for space in each.namespaces}
     names = sorted(network.existing() - known)
     strays = [name for name in names if name.startswith(f"{record.PREFIX}-")]

@@ -1,4 +1,4 @@
-"""The namespaces, the bridge and the shaped links of a lab: made, cut, taken away.
+"""The namespaces, the bridge and the shaped links of a lab.
 
 Every host is a namespace with one interface. Its other end is a port of a bridge in a
 namespace of its own, so the machine itself has no interface of the lab's, and nothing
@@ -20,11 +20,11 @@ from thinwire.tools.lab.shaping import Shape, shapes
 
 INTERFACE = "eth0"
 _BRIDGE = "bridge"
-_ROUNDS = 5  # of killing: what is killed may have started something meanwhile
+_ROUNDS = 5  # of killing: killed processes may have started others meanwhile
 
 
 def build(record: Record) -> None:
-    """Make everything; on an error some of it may be left, for `remove`."""
+    """Create everything; after an error, `remove` removes what exists."""
     record.names.write_text(_names(record))
     for namespace in record.namespaces:
         commands.run("ip", "netns", "add", namespace)
@@ -39,7 +39,7 @@ def build(record: Record) -> None:
 
 
 def remove(record: Record) -> None:
-    """End what runs in the hosts and take away what there is of the lab."""
+    """End the processes of the hosts and remove what exists of the lab."""
     there = existing()
     for namespace in record.namespaces:
         if namespace in there:
@@ -53,7 +53,7 @@ def existing() -> set[str]:
 
 
 def remove_namespace(namespace: str) -> None:
-    """End what runs in it: it would live on in a namespace without a name."""
+    """Kill its processes, which would live on in a namespace without a name."""
     _end_processes(namespace)
     commands.run("ip", "netns", "delete", namespace)
 
@@ -119,7 +119,7 @@ def _host(address: str, shape: Shape) -> Iterator[str]:
 
 
 def _names(record: Record) -> str:
-    """What the machine's own file says, and a name for each host."""
+    """The lines of the machine's file, and a name for each host."""
     own = Path("/etc/hosts")
     known = own.read_text() if own.exists() else ""
     names = [f"{record.address(host)} host{host}\n" for host in range(record.hosts)]

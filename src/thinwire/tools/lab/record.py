@@ -1,4 +1,4 @@
-"""What is known of a lab, kept in a file until nothing is left of the lab.
+"""The record of a lab: a file that exists until the lab is removed.
 
 The file is written before the first namespace is made and removed after the last one,
 so that whatever a killed process leaves behind can be found. It lies beside the
@@ -48,7 +48,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A lab's name, a rate in bits per second for each host, and whose it is."""
+    """A lab's name, a rate in bits per second for each host, and its owner."""
 
     name: str
     rates: tuple[int, ...]
@@ -64,7 +64,7 @@ class Record:
 
     @property
     def hosts(self) -> int:
-        """How many there are."""
+        """The number of hosts."""
         return len(self.rates)
 
     @property
@@ -84,7 +84,7 @@ class Record:
 
     @property
     def file(self) -> Path:
-        """Where this is kept."""
+        """The file of the record."""
         return FOLDER / f"{self.name}.json"
 
     @property
@@ -127,12 +127,12 @@ class Record:
 
 
 def new_name() -> str:
-    """A name that no other lab has, in all likelihood."""
+    """A random name for a new lab."""
     return secrets.token_hex(3)
 
 
 def find_all() -> list[Record]:
-    """Every lab there is a file of."""
+    """The records of all labs."""
     found = []
     for file in sorted(FOLDER.glob("*.json")):
         with suppress(FileNotFoundError):  # taken down meanwhile

@@ -1,4 +1,4 @@
-"""One process on every host: started, listened to, and ended together."""
+"""One process on every host: started and ended together, their output read."""
 
 import os
 import secrets
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from thinwire.errors import LabError
 from thinwire.tools.lab import commands
-from thinwire.tools.lab.keeper import Keeper
+from thinwire.tools.lab.cleanup import CleanupProcess
 from thinwire.tools.lab.network import INTERFACE
 from thinwire.tools.lab.record import Record
 from thinwire.tools.lab.shaping import rate_name
@@ -24,7 +24,7 @@ Tell = Callable[[int, str], None]  # a host, and a line it printed
 # `ip netns exec` has left the machine's mounts behind, so nobody else sees the file.
 _WITH_NAMES = 'mount --bind "$0" /etc/hosts 2>/dev/null; exec "$@"'
 
-# Tells what runs on a host how fast the links are, of all hosts in order.
+# The variable with the rates of all hosts' links, in order.
 RATES_VARIABLE = "THINWIRE_LAB_RATES"
 
 _POLL_SECONDS = 0.02
@@ -43,7 +43,7 @@ class Outcome:
 
     @property
     def code(self) -> int:
-        """The whole run's, as a shell counts: 0, or that of the first to fail."""
+        """The exit code of the run: 0, or that of the first host to fail."""
         code = self.codes[self.failed] if self.failed is not None else 0
         return code if code >= 0 else 128 - code
 
@@ -55,7 +55,7 @@ def print_line(host: int, line: str) -> None:
 
 
 def environment(record: Record, host: int, port: int) -> dict[str, str]:
-    """What torchrun would set on this host, with one process on each."""
+    """The variables that torchrun sets, for one process on each host."""
     given = os.environ
     return {
         **given,
@@ -87,21 +87,21 @@ def run(
     """
     if not command:
         raise LabError("no command: say what to run, such as: python script.py")
-    crew, keeper = _Crew(record, tell), Keeper()
+    processes, cleanup = _Processes(record, tell), CleanupProcess()
     try:
         port = _PORTS[secrets.randbelow(len(_PORTS))]
         for host in range(record.hosts):
-            crew.start(host, command, port, keeper)
-        failed = crew.wait(timeout)
+            processes.start(host, command, port, cleanup)
+        failed = processes.wait(timeout)
     finally:
-        crew.end()
-        keeper.dismiss()  # not where a second Ctrl-C came first: it ends the rest
-    return Outcome(crew.codes, failed)
+        processes.end()
+        cleanup.dismiss()  # not where a second Ctrl-C came first: it ends the rest
+    return Outcome(processes.codes, failed)
 
 
 @dataclass
-class _Crew:
-    """The processes of a run, in order of host, and the threads that hear them."""
+class _Processes:
+    """The processes of a run, in order of host, and threads that read their output."""
 
     record: Record
     tell: Tell
@@ -114,7 +114,7 @@ class _Crew:
         return tuple(process.returncode for process in self.processes)
 
     def start(
-        self, host: int, command: Sequence[str], port: int, keeper: Keeper
+        self, host: int, command: Sequence[str], port: int, cleanup: CleanupProcess
     ) -> None:
         namespace, names = self.record.namespace(host), str(self.record.names)
         enter = [commands.find("ip") or "ip", "netns", "exec", namespace]
@@ -129,7 +129,7 @@ class _Crew:
             # A group of its own, so that what it starts can be ended with it.
             start_new_session=True,
         )
-        keeper.end_group(process.pid)
+        cleanup.end_group(process.pid)
         listener = threading.Thread(target=self._listen, args=(host, process))
         listener.start()
         self.processes.append(process)
@@ -149,7 +149,7 @@ class _Crew:
             time.sleep(_POLL_SECONDS)
 
     def end(self) -> None:
-        """Ask what still runs to end, then make it."""
+        """Terminate the processes that still run, then kill them."""
         for process in self.processes:
             if process.poll() is None:
                 _signal(process, signal.SIGTERM)

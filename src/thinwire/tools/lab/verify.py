@@ -1,4 +1,4 @@
-"""Does the shaping hold what it promises? Real TCP between the hosts of a lab.
+"""Verify the shaping of a lab by real TCP between its hosts.
 
 What else runs on the machine can only slow a message down. So of several messages the
 fastest is taken: it shows whether the link can be as fast as its rate, and whether it
@@ -33,7 +33,7 @@ _Process = subprocess.Popen[str]
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A message between two hosts: what it should take at least, and what it took."""
+    """A message between two hosts: its least expected time, and its measured time."""
 
     nbytes: int
     nominal: float
@@ -47,7 +47,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How a link did: single messages after a pause, and long transfers."""
+    """The measurements of a link: single messages after a pause, and long transfers."""
 
     shape: Shape
     messages: tuple[Timed, ...]

@@ -19,8 +19,8 @@ _SECONDS = 30.0
 _PATIENCE_SECONDS = 0.1  # a command of the dead process may still be at work
 
 
-class Keeper:
-    """What must not outlive this process."""
+class CleanupProcess:
+    """Removes processes, namespaces and files when this process ends or is killed."""
 
     def __init__(self) -> None:
         # A session of its own: Ctrl-C is for the process that is watched.
@@ -35,22 +35,22 @@ class Keeper:
 
     def end_group(self, pid: int) -> None:
         """Kill a process group."""
-        self._tell(f"group {pid}")
+        self._send(f"group {pid}")
 
     def remove_namespace(self, name: str) -> None:
         """Remove a network namespace and what runs in it."""
-        self._tell(f"namespace {name}")
+        self._send(f"namespace {name}")
 
     def remove_file(self, path: Path) -> None:
         """Remove a file, after what was named before it."""
-        self._tell(f"file {path}")
+        self._send(f"file {path}")
 
     def dismiss(self) -> None:
-        """Nothing is left to clean up."""
+        """End without cleaning up: everything was removed."""
         with suppress(BrokenPipeError):
             self._process.communicate(_DISMISSED + "\n", _SECONDS)
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
@@ -76,15 +76,15 @@ def _ip(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
-def _keep() -> None:
+def _main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    kept = sys.stdin.read().splitlines()
-    if _DISMISSED not in kept:
+    lines = sys.stdin.read().splitlines()
+    if _DISMISSED not in lines:
         time.sleep(_PATIENCE_SECONDS)
-        for line in kept:
+        for line in lines:
             _clean_up(*line.split(" ", 1))
 
 
 if __name__ == "__main__":
-    _keep()
+    _main()

@@ -47,7 +47,7 @@ class History:
         return {name: float(end) for name, end in ends.items() if end is not None}
 
 
-class Keeper:
+class RunCheckpoint:
     """Writes and reads the checkpoint of one run: whole or not at all."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Keeper:
         self._workers, self._optimizer = workers, optimizer
         self._saved = time.monotonic()
         if path is not None:
-            workers.check_keepable()
+            workers.check_savable()
 
     def resume(self) -> History:
         """Go on from the checkpoint if there is one; what happened before it."""
