@@ -1,4 +1,4 @@
-"""Auto: what it tries and chooses, on all ranks alike, and that nothing is lost."""
+"""Auto: the trials and the choice, equal on all ranks; nothing is lost."""
 
 from dataclasses import dataclass, field
 
@@ -235,7 +235,7 @@ PIPELINE = Pipeline(QUICK, Split())
 def test_the_link_decides_and_ranks_agree(ranks, link, chosen):
     diaries = train(PIPELINE, ranks, 10, link=link)
     assert diaries[0].numbers == [*TRIAL, *[chosen] * 4]
-    # Of dense, the first step delivers what is owed, and the second is plain.
+    # The first dense step also delivers the residual; the second one is plain.
     assert diaries[0].plain[:6] == [False] * 5 + [True]
     assert all(d.numbers == diaries[0].numbers for d in diaries)
     assert all(d.plain == diaries[0].plain for d in diaries)
@@ -291,9 +291,9 @@ def test_nothing_is_lost_over_any_change(ranks, link):
     given = sum(
         integers(rank, step, SIZE) for rank in range(ranks) for step in range(steps)
     )
-    told = ranks * sum(diaries[0].means)
-    owed = sum(diary.state.memory.x.whole() for diary in diaries)
-    assert torch.equal(told + owed, given)
+    delivered = ranks * sum(diaries[0].means)
+    residual = sum(diary.state.memory.x.whole() for diary in diaries)
+    assert torch.equal(delivered + residual, given)
     for diary in diaries:
         assert all(map(torch.equal, diary.means, diaries[0].means))
 
@@ -363,7 +363,7 @@ def test_not_everything_can_be_left_to_the_library(options):
     assert not any(diaries[0].plain)
 
 
-def test_what_is_forgotten_is_not_owed():
+def test_without_feedback_the_first_dense_step_is_plain():
     pipeline = Pipeline(QUICK, Split(), Forget())
     diaries = train(pipeline, 2, 7, link=FAST)
     assert diaries[0].plain[:6] == [False] * 4 + [True] * 2

@@ -1,4 +1,4 @@
-"""Warmup: what runs at which step, and that nothing but the step decides."""
+"""Warmup: the collective of each step, which depends on the step alone."""
 
 import pytest
 import torch

@@ -15,7 +15,7 @@ from thinwire.sparse import SparseVector
 
 @dataclass(frozen=True)
 class Reduction:
-    """The total that every rank returned alike, and what stayed on each."""
+    """The total, equal on all ranks, and `x` of each rank afterwards."""
 
     total: dict[int, float] | list[float]
     after: list[list[float]]

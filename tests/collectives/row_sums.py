@@ -23,7 +23,7 @@ def some_rows(rank, step, *, count=200, width=3, nnz=20, whole=True):
 
 
 def sums(collective, ranks, rows, steps=3):
-    """What every rank got alike in each step, as (ids, values, saved)."""
+    """The result of each step, equal on all ranks: (ids, values, saved)."""
 
     def body(group):
         memory, seen = RowMemory(), []

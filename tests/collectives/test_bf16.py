@@ -1,4 +1,4 @@
-"""BF16: every rounding stays with whoever made it."""
+"""BF16: every rounding error stays with the rank that made it."""
 
 import pytest
 import torch

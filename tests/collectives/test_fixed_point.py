@@ -19,13 +19,13 @@ def test_the_largest_sum_fits_and_what_is_taken_off_is_exact(ranks, peak, spare)
     multiples = point.multiples(values)
     assert multiples.dtype == torch.int32
     assert int(multiples.long().abs().max()) * ranks < 2**31
-    told = point.value(multiples)
-    rest = values - told
-    assert torch.equal(rest.double(), values.double() - told.double())
+    rounded = point.value(multiples)
+    rest = values - rounded
+    assert torch.equal(rest.double(), values.double() - rounded.double())
     assert rest.abs().max() <= 2.0**point.exponent / 2
     if ranks <= 8:
         # The largest come through whole: they have 24 bits, and there is room for more.
-        assert torch.equal(told[:2], values[:2])
+        assert torch.equal(rounded[:2], values[:2])
 
 
 def test_what_it_does_not_hold():

@@ -137,7 +137,7 @@ def test_the_tables_add_up_to_the_table_of_the_sum(ranks):
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("how", ["tree", "allreduce"])
 def test_an_exact_sketch_gives_the_exact_top_k(ranks, how):
-    # So many columns that the few non-zero elements are hardly ever together.
+    # Enough columns that the few non-zero elements hardly ever share one.
     torch.manual_seed(ranks)
     xs = torch.zeros(ranks, 400)
     xs[:, ::10] = torch.randint(-99, 100, (ranks, 40)).float()

@@ -157,7 +157,7 @@ def settled_on_dense(group, kind, scope):
 @pytest.mark.parametrize("scope", ["bucket", "model"])
 def test_settled_on_dense_it_is_plain_ddp_to_the_bit(kind, scope):
     for seen, left, step, passes, metrics in pool(2).run(settled_on_dense, kind, scope):
-        # The first step delivers what was owed as well.
+        # The first step also delivers the residual.
         assert [plain for plain, _ in seen] == [False, True, True, True]
         assert [equal for _, equal in seen] == [False, True, True, True]
         assert left == {96}
@@ -222,11 +222,11 @@ def test_a_bad_step_poisons_nothing(choices):
     for _, bad, *_ in ranks:
         assert any(bad)
     for name in SIZES:
-        owed = sum(rank[2][name] for rank in ranks)
-        assert owed.isfinite().all()
+        residual = sum(rank[2][name] for rank in ranks)
+        assert residual.isfinite().all()
         given = sum(rank[3][name] for rank in ranks)
-        told, left = 2 * ranks[0][4][name], sum(rank[5][name] for rank in ranks)
-        assert torch.equal(owed + given, told + left)
+        delivered, left = 2 * ranks[0][4][name], sum(rank[5][name] for rank in ranks)
+        assert torch.equal(residual + given, delivered + left)
         assert torch.equal(ranks[0][4][name], ranks[1][4][name])
 
 
@@ -276,9 +276,9 @@ def apart(group):
     return None
 
 
-def test_ranks_that_chose_differently_are_told():
-    for told in pool(2).run(apart):
-        assert "counters" in told
+def test_ranks_with_different_choices_get_an_error():
+    for message in pool(2).run(apart):
+        assert "counters" in message
 
 
 def other_densities(group, densities):
@@ -300,8 +300,8 @@ def other_densities(group, densities):
 
 def test_another_density_is_agreed_on_and_starts_all_over():
     assert pool(2).run(other_densities, [0.2, 0.2]) == [-1.0, -1.0]
-    for told in pool(2).run(other_densities, [0.2, 0.3]):
-        assert "different densities" in told
+    for message in pool(2).run(other_densities, [0.2, 0.3]):
+        assert "different densities" in message
 
 
 def failed(group):

@@ -46,8 +46,8 @@ def channels_last(group, attached):
     state = thinwire.attach(model, "topk", density=0.1) if attached else None
     model(picture(group.rank)).square().sum().backward()
     if state is not None:
-        owed = residual_of(state)["weight"]
-        assert owed.stride() == model.module.weight.stride()
+        residual = residual_of(state)["weight"]
+        assert residual.stride() == model.module.weight.stride()
         state.flush()
     return gradients_of(model)["weight"]
 
@@ -135,13 +135,13 @@ def lose_while_flushing(group):
     model(given_gradients(group.rank, 0)).backward()
     if group.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    told = []
+    kinds = []
     for call in (state.flush, state.state_dict):
         try:
             call()
         except ThinwireError as error:
-            told.append(type(error))
-    return told
+            kinds.append(type(error))
+    return kinds
 
 
 def test_a_failed_flush_leaves_the_state_inconsistent():
@@ -162,17 +162,17 @@ def flush_after(group, how):
     if how == "frozen":
         model.module.second.requires_grad_(False)
         model.module.second.grad = None
-    owed, before = residual_of(state), gradients_of(model)
+    residual, before = residual_of(state), gradients_of(model)
     state.flush()
-    return owed, before, gradients_of(model), residual_of(state)
+    return residual, before, gradients_of(model), residual_of(state)
 
 
-def test_flush_after_a_bad_step_delivers_what_is_owed():
+def test_flush_after_a_bad_step_delivers_the_residual():
     ranks = pool(2).run(flush_after, "infinite")
     for name in SIZES:
-        owed = sum(rank[0][name] for rank in ranks)
+        residual = sum(rank[0][name] for rank in ranks)
         assert ranks[0][1][name].isnan().all()
-        assert torch.equal(2 * ranks[0][2][name], owed)
+        assert torch.equal(2 * ranks[0][2][name], residual)
         assert not ranks[0][3][name].any()
 
 
@@ -183,9 +183,9 @@ def test_flush_delivers_nothing_that_was_to_be_forgotten():
 
 def test_flush_leaves_frozen_parameters_alone():
     ranks = pool(2).run(flush_after, "frozen")
-    owed = sum(rank[0]["second"] for rank in ranks)
+    residual = sum(rank[0]["second"] for rank in ranks)
     assert all(rank[2]["second"] is None for rank in ranks)
-    assert torch.equal(sum(rank[3]["second"] for rank in ranks), owed)
+    assert torch.equal(sum(rank[3]["second"] for rank in ranks), residual)
 
 
 def nearly_overflow(group):
@@ -280,8 +280,8 @@ def change_scope(group):
     model = wrap()
     other = thinwire.attach(model, "topk", scope="bucket")
     other.load_state_dict(state.state_dict())
-    owed, loaded = residual_of(state), residual_of(other)
-    same = all(torch.equal(owed[name], loaded[name]) for name in owed)
+    residual, loaded = residual_of(state), residual_of(other)
+    same = all(torch.equal(residual[name], loaded[name]) for name in residual)
     for step in range(3):
         model.zero_grad()
         model(batch(group.rank, step)).square().mean().backward()

@@ -17,11 +17,11 @@ SECONDS = 3.0
 
 
 def lose_a_peer(group, method, scope, how):
-    """Rank 1 is lost at step 3; what the others are told, then and afterwards."""
+    """Rank 1 is lost at step 3; the errors of the others, then and afterwards."""
     model = wrap()
     state = thinwire.attach(model, method, scope=scope, timeout=SECONDS)
     optimizer = optimizer_of(model)
-    told = []
+    errors = []
     for step in range(5):
         if step == 3 and group.rank == 1:
             os.kill(os.getpid(), how)
@@ -30,12 +30,12 @@ def lose_a_peer(group, method, scope, how):
             step_once(model, optimizer, group.rank, step)
         except (GroupError, InconsistentStateError) as error:
             ranks = getattr(error, "ranks", None)
-            told.append((type(error), ranks, str(error), time.monotonic() - start))
+            errors.append((type(error), ranks, str(error), time.monotonic() - start))
     try:
         state.state_dict()
     except InconsistentStateError as error:
-        told.append((type(error), None, str(error), 0.0))
-    return told
+        errors.append((type(error), None, str(error), 0.0))
+    return errors
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
@@ -49,7 +49,7 @@ def lose_a_peer(group, method, scope, how):
         ("spardl", "bucket"),
     ],
 )
-def test_survivors_are_told_who(method, scope, how):
+def test_survivors_get_errors_that_name_the_lost_rank(method, scope, how):
     outcomes = fresh(
         3, lose_a_peer, method, scope, how, lost=[1], group_timeout=3 * SECONDS
     )

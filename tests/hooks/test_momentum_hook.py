@@ -151,8 +151,8 @@ def test_flush_delivers_the_residual_and_forgets_the_momentum(tmp_path):
     for before, delivered, flushed, after in ranks:
         assert all(tensor.any() for tensor in before["momentum"].values())
         for name, gradient in flushed.items():
-            owed = sum(rank[0]["residual"][name] for rank in ranks) / 2
-            torch.testing.assert_close(gradient, delivered[name] + owed)
+            residual = sum(rank[0]["residual"][name] for rank in ranks) / 2
+            torch.testing.assert_close(gradient, delivered[name] + residual)
         assert set(after) == {"residual", "momentum"}
         assert not any(t.any() for held in after.values() for t in held.values())
     # Rank 0's file serves every rank of any number.

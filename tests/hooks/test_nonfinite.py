@@ -109,7 +109,7 @@ def test_grad_scaler_skips_one_step_everywhere_and_recovers():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_powersgd_stays_poisoned():
+def test_powersgd_never_recovers():
     """The comparison: PyTorch's own hook never takes another step."""
     for trace in pool(2).run(scaled_training, False):
         assert all(moved for moved, _ in trace[:4])

@@ -1,4 +1,4 @@
-"""A run that was saved and resumed cannot be told from one that was not."""
+"""A run that was saved and resumed equals one that was not."""
 
 import copy
 
@@ -120,7 +120,7 @@ def test_a_rank_without_its_residuals_still_fits_in(tmp_path, method):
 
 
 def apart(group, folder, method):
-    """Ranks load different steps; what they are told."""
+    """Ranks load different steps; the error of each rank."""
     model, state, optimizer = start(method=method, density=0.1)
     saved = []
     for step in range(5):
@@ -135,9 +135,9 @@ def apart(group, folder, method):
 
 
 @pytest.mark.parametrize("method", ["topk", "s2"])
-def test_ranks_that_loaded_different_steps_are_told(tmp_path, method):
-    for told in pool(2).run(apart, str(tmp_path), method):
-        assert "passes so far" in told
+def test_ranks_that_loaded_different_steps_get_an_error(tmp_path, method):
+    for message in pool(2).run(apart, str(tmp_path), method):
+        assert "passes so far" in message
 
 
 def through_dcp(group, folder, at, steps, options):
@@ -164,7 +164,7 @@ def test_distributed_checkpoint(tmp_path, scope):
 
 
 def swapped(group, folder):
-    """Every rank tries to load its neighbour's file; what it is told."""
+    """Every rank tries to load its neighbour's file; the error of each rank."""
     model, state, optimizer = start()
     step_once(model, optimizer, group.rank, 0)
     torch.save(state.state_dict(), f"{folder}/{group.rank}")
@@ -219,11 +219,11 @@ def test_flush_delivers_everything_and_rank_0_serves_all(tmp_path):
     ranks = pool(2).run(save_flushed, path)
     for name in SIZES:
         put_in = sum(rank[0][name] for rank in ranks)
-        owed = sum(rank[2][name] for rank in ranks)
-        assert owed.count_nonzero() > 0
+        residual = sum(rank[2][name] for rank in ranks)
+        assert residual.count_nonzero() > 0
         for _, means, _, flushed, after in ranks:
             assert torch.equal(2 * flushed[name], put_in)
-            assert torch.equal(2 * means[name] + owed, put_in)
+            assert torch.equal(2 * means[name] + residual, put_in)
             assert not after[name].any()
     # Another number of workers may go on from it, too.
     for size in (2, 3):
@@ -261,22 +261,22 @@ def test_another_models_or_sizes_state_is_refused():
 
 
 def carry_to_dense(group):
-    """What topk still owes is delivered by a dense run that loads its state."""
+    """A dense run that loads the state of a topk run delivers its residual."""
     model, state, _ = start(kind="given")
     model(given_gradients(group.rank, 0)).backward()
-    saved, owed = state.state_dict(), residual_of(state)
+    saved, residual = state.state_dict(), residual_of(state)
     model, state, _ = start(kind="given", method="dense")
     state.load_state_dict(saved)
     model(given_gradients(group.rank, 1)).backward()
-    return owed, gradients_of(model)
+    return residual, gradients_of(model)
 
 
 def test_a_change_of_method_strands_nothing():
     ranks = pool(2).run(carry_to_dense)
     for name in SIZES:
         fresh = sum(given_gradients(rank, 1)[name] for rank in range(2))
-        owed = sum(rank[0][name] for rank in ranks)
-        assert torch.equal(2 * ranks[0][1][name], fresh + owed)
+        residual = sum(rank[0][name] for rank in ranks)
+        assert torch.equal(2 * ranks[0][1][name], fresh + residual)
 
 
 def counters_after_flush(group):

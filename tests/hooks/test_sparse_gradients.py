@@ -156,8 +156,8 @@ def refused(group, sparse):
 @pytest.mark.processes
 @pytest.mark.parametrize("sparse", [None, 5, "rows"])
 def test_what_cannot_add_up_rows_is_refused(sparse):
-    for told in pool(2).run(refused, sparse):
-        assert "gather" in told
+    for message in pool(2).run(refused, sparse):
+        assert "gather" in message
 
 
 @pytest.mark.parametrize(

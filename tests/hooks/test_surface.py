@@ -1,4 +1,4 @@
-"""What a user may ask of the state: replicas, density, metrics."""
+"""The public methods of DDPState: replicas, density, metrics."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Training through the hook gives what plain DDP gives, up to what is still owed."""
+"""Training through the hook equals plain DDP, up to the residuals."""
 
 import pytest
 import torch
@@ -76,7 +76,7 @@ def test_replicas_stay_identical(ranks, method, scope, ddp):
 
 
 def conservation(group, method, scope, ddp, steps=5):
-    """Per step: what all ranks put in, what the step delivered, what they still owe."""
+    """Per step: what all ranks put in, what the step delivered, and the residual."""
     model = wrap("given", bucket_cap_mb=0.005, **ddp)
     state = thinwire.attach(model, method, scope=scope)
     put_in, delivered = dict.fromkeys(SIZES, 0.0), dict.fromkeys(SIZES, 0.0)
@@ -102,8 +102,8 @@ def test_nothing_is_lost_from_step_0(ranks, method, scope, ddp):
     for step in zip(*reports, strict=True):
         for name in SIZES:
             put_in = sum(rank[0][name] for rank in step)
-            owed = sum(rank[2].get(name, 0.0) for rank in step)
-            assert torch.equal(put_in, step[0][1][name] + owed), name
+            residual = sum(rank[2].get(name, 0.0) for rank in step)
+            assert torch.equal(put_in, step[0][1][name] + residual), name
 
 
 def accumulate_without_sync(group):
@@ -124,8 +124,8 @@ def test_no_sync_sends_nothing_and_loses_nothing():
     assert len({sent for sent, *_ in ranks}) == 1
     for name in SIZES:
         put_in = sum(rank[1][name] for rank in ranks)
-        owed = sum(rank[3][name] for rank in ranks)
-        assert torch.equal(put_in, 2 * ranks[0][2][name] + owed)
+        residual = sum(rank[3][name] for rank in ranks)
+        assert torch.equal(put_in, 2 * ranks[0][2][name] + residual)
 
 
 def clip(group):

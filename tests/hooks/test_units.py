@@ -1,4 +1,4 @@
-"""Units of reduction: which pieces of which buckets, and what is carried over."""
+"""Units of reduction: the pieces of buckets, and the state that is carried over."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The guard's note: what every rank learns of every other."""
+"""The guard: ranks agree whether a gradient is finite, and on settings."""
 
 import pytest
 import torch
@@ -15,16 +15,16 @@ EDGES = torch.tensor([0, 2, 2, 5])
 
 
 def agree(pieces, bounds=None, settings=None):
-    """Every rank's verdict; `pieces[r]` is the gradient of rank r."""
+    """The result on every rank; `pieces[r]` is the gradient of rank r."""
 
     def body(group):
         grad = [torch.tensor(piece) for piece in pieces[group.rank]]
-        verdict = guard.agree(grad, bounds, group, settings or {})
-        return verdict.finite, verdict.used
+        result = guard.agree(grad, bounds, group, settings or {})
+        return result.finite, result.used
 
-    verdicts = simulate(len(pieces), body)
-    assert all(verdict == verdicts[0] for verdict in verdicts)
-    return verdicts[0]
+    results = simulate(len(pieces), body)
+    assert all(result == results[0] for result in results)
+    return results[0]
 
 
 @pytest.mark.parametrize(

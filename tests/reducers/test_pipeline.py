@@ -37,11 +37,11 @@ PIECES = {
 
 @dataclass
 class Diary:
-    """What one rank gave, was told, and held afterwards, step by step."""
+    """The gradients, means and residuals of one rank, by step."""
 
     given: list[Tensor] = field(default_factory=list)
     written: list[Tensor] = field(default_factory=list)
-    told: list[Tensor | None] = field(default_factory=list)
+    means: list[Tensor | None] = field(default_factory=list)
     left: list[Tensor] = field(default_factory=list)
 
 
@@ -70,7 +70,7 @@ def train(pipeline, ranks, gradient, *, pieces=((20, F32),), steps=1, **options)
         for step in range(steps):
             grad = cut(gradient(group.rank, step), pieces)
             diary.given.append(flat(grad))
-            diary.told.append(dense(pipeline.reduce_(grad, group, state, **options)))
+            diary.means.append(dense(pipeline.reduce_(grad, group, state, **options)))
             diary.written.append(flat(grad))
             diary.left.append(state.memory.x.whole().clone())
             assert state.step == step + 1
@@ -90,7 +90,7 @@ def test_whole_numbers_get_their_mean_in_the_dtype_of_each_piece(method, pieces,
         mean = flat(cut(total / ranks, PIECES[pieces]))
         for diary in diaries:
             assert torch.equal(diary.written[step], mean)
-            assert torch.equal(diary.told[step], total / ranks)
+            assert torch.equal(diary.means[step], total / ranks)
             assert torch.count_nonzero(diary.left[step]) == 0
 
 
@@ -131,7 +131,7 @@ def test_what_was_given_was_applied_or_is_remembered(pipeline, ranks):
         left = sum(diary.left[step] for diary in diaries)
         assert torch.equal(given, applied + left), step
         for diary in diaries:
-            assert torch.equal(diary.written[step], diary.told[step])
+            assert torch.equal(diary.written[step], diary.means[step])
             assert torch.equal(diary.written[step], diaries[0].written[step])
 
 
@@ -186,7 +186,7 @@ def test_empty_vectors_and_empty_names_are_no_exception(
 @pytest.mark.parametrize("dtype", [F32, BF, F16], ids=str)
 @pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize("mode", ["propagate", "zero"])
-def test_one_bad_value_on_one_rank_spoils_the_step_on_all(dtype, bad, mode):
+def test_one_bad_value_on_one_rank_makes_the_step_nonfinite_on_all(dtype, bad, mode):
     pipeline = Pipeline(AllGather(0.1), Split(), on_nonfinite=mode)
     pieces = [(12, F32), (8, dtype)]
 
@@ -206,9 +206,9 @@ def test_one_bad_value_on_one_rank_spoils_the_step_on_all(dtype, bad, mode):
         assert pipeline.reduce_(again, group, state) is not None
         return flat(grad), flat(again), state.memory.x.whole()
 
-    spoilt, after, left = zip(*simulate(3, body), strict=True)
+    written, after, left = zip(*simulate(3, body), strict=True)
     expect = torch.full((20,), float("nan") if mode == "propagate" else 0.0)
-    for one in spoilt:
+    for one in written:
         assert torch.equal(one.isnan(), expect.isnan())
         assert torch.equal(one.nan_to_num(), expect.nan_to_num())
     # As if the step had never been.
@@ -226,9 +226,9 @@ def test_unchecked_is_not_checked():
         pipeline = Pipeline(Dense(), on_nonfinite="unchecked")
         state = pipeline.init(Layout.flat(3))
         grad = torch.tensor([1.0, float("inf") if group.rank else 2.0, 3.0])
-        told = pipeline.reduce_([grad], counted, state)
+        mean = pipeline.reduce_([grad], counted, state)
         assert state.step == 1
-        assert told is not None
+        assert mean is not None
         assert counted.traffic.cost == pipeline.cost(3, 2) == Dense().cost(3, 2, None)
         return grad.tolist()
 
@@ -257,8 +257,8 @@ def test_a_mean_beyond_half_precision_waits_for_a_smaller_scale(mode):
         state = pipeline.init(Layout.flat(2))
         for grad in ([60000.0, 48000.0], [0.0, 48000.0]):
             piece = torch.tensor(grad, dtype=F16)
-            told = pipeline.reduce_([piece], group, state)
-        assert told is None
+            mean = pipeline.reduce_([piece], group, state)
+        assert mean is None
         assert state.step == 1
         assert state.memory.x.whole().tolist() == [0, 96000]
         smaller = torch.zeros(2, dtype=F16)
@@ -266,8 +266,8 @@ def test_a_mean_beyond_half_precision_waits_for_a_smaller_scale(mode):
         assert torch.count_nonzero(state.memory.x.whole()) == 0
         return piece.nan_to_num(nan=-1.0).tolist(), smaller.tolist()
 
-    spoilt = [-1, -1] if mode == "propagate" else [0, 0]
-    assert simulate(2, body) == [(spoilt, [0, 48000])] * 2
+    written = [-1, -1] if mode == "propagate" else [0, 0]
+    assert simulate(2, body) == [(written, [0, 48000])] * 2
 
 
 # Deliveries that nobody applied
@@ -382,7 +382,7 @@ def test_a_name_that_is_cut_in_two_is_refused():
         simulate(1, body)
 
 
-# What ranks must hold alike
+# What ranks must have in common
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

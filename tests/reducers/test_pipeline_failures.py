@@ -37,7 +37,7 @@ def test_what_was_not_sent_is_in_the_residual_again():
 
     def body(group):
         cut = Cut(group)
-        names = Layout(("used", "asleep"), ((SIZE,), (SIZE,)))
+        names = Layout(("used", "unused"), ((SIZE,), (SIZE,)))
         state = pipeline.init(names)
         draws = torch.Generator().manual_seed(group.rank)
         for _ in range(3):

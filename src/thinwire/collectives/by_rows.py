@@ -115,7 +115,7 @@ Held = Matrix | Listed
 class ByRows(Collective):
     """A collective that offers the `density` of rows with the largest |v| in them.
 
-    `granularity` says what a row is: an "element", a "block" of `width` elements (the
+    A row is, by `granularity`, an "element", a "block" of `width` elements (the
     last one may be short), or a "row", as long as the greatest common divisor of the
     last dimensions of the layout's pieces, so that none crosses from one into another.
     Rows of zeros are never offered, so a density of 1 offers all other rows.

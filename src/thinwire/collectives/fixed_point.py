@@ -1,4 +1,4 @@
-"""Floats as multiples of a power of two that all ranks use: sums without rounding."""
+"""FixedPoint: floats as integer multiples of a power of two, to sum them exactly."""
 
 from dataclasses import dataclass
 from math import frexp
@@ -28,25 +28,24 @@ class FixedPoint:
 
     @classmethod
     def of(cls, peak: float, ranks: int, spare: int = 0) -> "FixedPoint":
-        """For values up to `peak`, with so many bits to spare for larger ones."""
+        """For values up to `peak`, with `spare` bits for larger ones."""
         bits = ((2**31 - 1) // ranks).bit_length() - 1
         return cls(max(frexp(peak)[1] + spare - bits, _LEAST), bits)
 
     def holds(self, peak: float) -> bool:
-        """Whether the sum of values up to `peak` is sure not to overflow."""
+        """Whether sums of values up to `peak` cannot overflow."""
         return peak <= 2.0 ** (self.exponent + self.bits)
 
     def lost(self, peak: float) -> int:
-        """The bits that a point placed for `peak` would keep, and this one does not."""
+        """The bits that this point loses, compared with `FixedPoint.of(peak)`."""
         if peak == 0.0:
             return 0
         return self.exponent - max(frexp(peak)[1] - self.bits, _LEAST)
 
     def multiples(self, values: Tensor) -> Tensor:
-        """The nearest ones, ties to even; any numbers where `holds` says no.
+        """The nearest multiples, ties to even; arbitrary ones where `holds` is False.
 
-        What they lack of the values is a float32 too, so that `values` minus the
-        multiples' value is exact.
+        The rounding errors are float32 too: subtracting the multiples' value is exact.
         """
         # In float64, where 2**149 is a number.
         scaled = values.double().mul_(2.0**-self.exponent).round_()

@@ -1,7 +1,7 @@
-"""gs-SGD: the largest of the sum, found in the sum of everyone's sketch.
+"""gs-SGD: the largest elements of the sum, found in the sum of all sketches.
 
-A count-sketch is linear, so that the tables of all ranks add up to the table of the
-sum: whatever is large in the sum can be found in it, also what is large on no single
+A count-sketch is linear, so the tables of all ranks add up to the table of the sum. All
+large elements of the sum can be found in it, also those that are large on no single
 rank. Dai et al., "A distributed SGD algorithm with global sketching for deep learning
 training acceleration" (arXiv 2108.06004): Sketched-SGD (Ivkin et al., NeurIPS 2019)
 without its server. What travels is a table of r x c cells and the values of q k
@@ -44,7 +44,7 @@ Recover = Literal["largest", "heavymix"]
 COLUMNS = 10
 MOST_COLUMNS = 2**31 - 1
 
-# What "auto" assumes where nothing is known: 1 Gbit/s and 50 us.
+# The link that "auto" assumes by default: 1 Gbit/s and 50 us.
 _USUAL_LINK = Link(latency=50e-6, bandwidth=125e6)
 
 
@@ -57,9 +57,9 @@ class GsSGD(Selecting):
     values; `rounds=1` delivers k estimates as they are, and does not keep the law.
     `recover="heavymix"` takes for candidates those of the k largest that stand out, and
     random ones for the others. `sum="tree"` adds along a binomial tree, "allreduce" by
-    the library, "auto" each buffer by what is faster on `link`. `estimate` says what is
-    made of an element's cells: their "median", or their "mean", which one large
-    neighbour can spoil.
+    the library, "auto" each buffer in the way that is faster on `link`. An element's
+    estimate is the "median" of its cells or their "mean", which is wrong if a cell has
+    another large element.
     """
 
     rows: int = 5
@@ -125,7 +125,7 @@ class GsSGD(Selecting):
         return Hashes(self.rows, columns, block, channel.seed, channel.step)
 
     def sum_for(self, cells: int, ranks: int) -> Literal["tree", "allreduce"]:
-        """How a buffer is added up, chosen where it is "auto"."""
+        """How a buffer is added up; chosen by the link if "auto"."""
         if self.sum != "auto":
             return self.sum
         link = self.link or _USUAL_LINK
@@ -158,7 +158,7 @@ class GsSGD(Selecting):
         return min(columns, MOST_COLUMNS)
 
     def _asked(self, size: int) -> int:
-        """How many elements are looked for in the table."""
+        """The number of elements to find in the table."""
         k = keep_count(size, self.density)
         if self.rounds == 1 or self.recover == "heavymix":
             return k
@@ -167,7 +167,7 @@ class GsSGD(Selecting):
     def _largest_estimates(
         self, table: Tensor, hashes: Hashes, room: Tensor
     ) -> SparseVector:
-        """What is largest in the table; `room` is left all zero."""
+        """The largest estimates of the table; `room` is left all zero."""
         kernels.estimate_sketch_(room, table, hashes, mean=self.estimate == "mean")
         size = room.numel()
         found = SparseVector(*kernels.select(room, self._asked(size)), size)

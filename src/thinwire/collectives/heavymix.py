@@ -1,9 +1,9 @@
-"""HEAVYMIX: what certainly stands out, and the rest of the budget at random.
+"""HEAVYMIX: the heavy elements of a sketch, and random ones up to the budget.
 
 Ivkin et al., "Communication-efficient distributed SGD with sketching" (NeurIPS 2019):
 an element is heavy if the square of its estimate is at least the k-th part of the
-estimated energy; what is left of k goes to other elements, all equally likely. With a
-large enough table that makes a step a contraction by k / n, whatever the vector.
+estimated energy; the rest of k is drawn uniformly from the other elements. With a large
+enough table, a step is a contraction by k / n for any vector.
 """
 
 import torch
@@ -15,9 +15,10 @@ from thinwire.sparse import SparseVector
 
 
 def heavy_and_random(found: SparseVector, table: Tensor, hashes: Hashes) -> Tensor:
-    """As many indices as `found` lists, which are the largest estimates of a table.
+    """The heavy indices in `found`, and random ones, `found.nnz` in all.
 
-    All ranks draw alike, because the draw follows from the hashes.
+    `found` lists the largest estimates of `table`. The hashes determine the draw, so it
+    is the same on all ranks.
     """
     k = found.nnz
     energy = kernels.sketch_energy(table).sort().values[hashes.rows // 2].item()

@@ -35,7 +35,7 @@ Way = Literal["gather", "union", "s2", "dense"]
 class MinBytes(ByRows):
     """The fewest bytes, or the least time on a `link`; first a `UnionReduce`.
 
-    Without a link, S2 never has the fewest bytes: what it saves is rounds.
+    Without a link S2 is never chosen: it saves rounds, not bytes.
     """
 
     link: Link | None = None

@@ -65,8 +65,8 @@ class S2(ByRows):
     added up after their bitmap, as in `UnionReduce`.
 
     Peeling sends multiples of a power of two that follows from the largest magnitude of
-    the step before; what is finer stays in `x`. Where there is no `x`, or all is finer,
-    rows are added up once more by a finer one.
+    the step before; the rounding errors stay in `x`. Without a residual, or if all
+    values are smaller, rows are added up once more with a smaller power.
     """
 
     rows: int = 3

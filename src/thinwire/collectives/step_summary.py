@@ -1,4 +1,4 @@
-"""What ranks exchange during a step on rows, to plan the next step with."""
+"""StepSummary and RowMemory: a step on rows, to plan the next step with."""
 
 import struct
 from collections.abc import Mapping

@@ -29,7 +29,7 @@ OnNonfinite = Literal["propagate", "zero", "unchecked"]
 
 @dataclass(slots=True)
 class UnitState:
-    """What is remembered of one unit of reduction, and the number of its steps.
+    """The state of one unit of reduction.
 
     `undo` is what the collective remembered before the last reduction. `has_residual`
     is False if `x` is known to be zero on every rank.
@@ -159,8 +159,8 @@ class Pipeline:
             return False
         if state is None:
             return isinstance(self.collective, Dense)
-        owed = state.has_residual and bool(state.memory.saved)
-        return self._choose(state).plain and not owed
+        residual = state.has_residual and bool(state.memory.saved)
+        return self._choose(state).plain and not residual
 
     def timed(self, state: UnitState) -> bool:
         """Whether the next reduction is timed, so that it must go unit by unit."""
@@ -189,7 +189,7 @@ class Pipeline:
         self._finish(self._choose(state), group.now(), channel, state)
 
     def settle(self, mean: Total, state: UnitState) -> None:
-        """Tell the feedback about a mean that every rank will apply."""
+        """Pass a mean that every rank will apply to the feedback."""
         self.feedback.settle(mean, state.memory)
 
     def take_back_(self, mean: Total, state: UnitState) -> None:
