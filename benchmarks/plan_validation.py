@@ -35,10 +35,11 @@ from torch import Tensor
 
 from plan_validation_cells import Cell, Key, cells, rounds_of, row, summary
 from thinwire.cost import Link, Rounds
-from thinwire.groups import Op, round_timing
+from thinwire.groups import Op
 from thinwire.groups.torch import TorchGroup
 from thinwire.layout import Layout
 from thinwire.quantities import parse_rate
+from thinwire.tools import round_timing
 from thinwire.tools.bench.machine import machine as named_machine
 from thinwire.tools.lab import Lab
 from thinwire.tools.lab.shaping import rate_name, shapes

@@ -7,11 +7,12 @@ from itertools import product
 import pytest
 import torch
 
+from tests.groups.faulty import Fault, Faulty
 from tests.laws.cases import CODECS
 from thinwire.channel import Channel, Slot
 from thinwire.codecs import Codec, CodecWrapper, Split
 from thinwire.errors import ConfigError, WireError
-from thinwire.groups import Fault, Faulty, simulate
+from thinwire.groups import simulate
 from thinwire.sparse import SparseVector
 from thinwire.wire import Packet
 

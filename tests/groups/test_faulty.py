@@ -1,10 +1,11 @@
 import pytest
 import torch
 
+from tests.groups.faulty import Fault, Faulty
 from tests.groups.group_checks import CHECKS, body_of
 from thinwire.cost import Link
 from thinwire.errors import GroupError
-from thinwire.groups import Fault, Faulty, Op, simulate
+from thinwire.groups import Op, simulate
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

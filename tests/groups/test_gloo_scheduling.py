@@ -89,7 +89,7 @@ def _seen(group):
     transport, peer = Watching(dist.group.WORLD), 1 - group.rank
     transport.post_receives([(peer, 3)])
     for _ in range(2):
-        transport.swap([(peer, torch.zeros(3, dtype=torch.uint8))], [peer], [3])
+        transport.swap([(peer, torch.zeros(3, dtype=torch.uint8))], [(peer, 3)])
     transport.all_reduce_([(torch.zeros(1), Op.MAX)])
     return transport.seen
 

@@ -1,5 +1,7 @@
 """A maximum by dissemination, over exchanges of simulated ranks."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -10,23 +12,24 @@ from thinwire.groups.max_reduce import max_reduce_
 
 
 class MaxReducing:
-    """A group whose all-reduces are dissemination."""
+    """A group whose all-reduces are dissemination; its own transport."""
 
     def __init__(self, group):
         self.rank, self.size, self._group = group.rank, group.size, group
+        self.process_group = SimpleNamespace(
+            rank=lambda: group.rank, size=lambda: group.size
+        )
+        self.post_receives = group.post_receives
 
     def all_reduce_(self, *parts):
         assert all(op is Op.MAX for _, op in parts)
-        places = self.rank, self.size
-        tensors = [tensor for tensor, _ in parts]
-        max_reduce_(tensors, *places, receive=lambda mail: mail, send=self._exchange)
+        max_reduce_([tensor for tensor, _ in parts], self)
 
-    def _exchange(self, outgoing, incoming):
-        for (dst, sent), (src, room) in zip(outgoing, incoming, strict=True):
-            body = sent.view(torch.uint8)
-            nbytes = body.numel()
-            got = self._group.exchange(body, dst=dst, src=src, nbytes=nbytes)
-            room.copy_(got.view(room.dtype))
+    def swap(self, outgoing, expected):
+        return [
+            (src, self._group.exchange(body, dst=dst, src=src, nbytes=nbytes))
+            for (dst, body), (src, nbytes) in zip(outgoing, expected, strict=True)
+        ]
 
 
 @pytest.mark.parametrize("size", range(1, 10))

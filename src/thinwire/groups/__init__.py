@@ -12,14 +12,11 @@ of them is awake.
 """
 
 from thinwire.groups.counted import Counted, Traffic
-from thinwire.groups.faulty import Fault, Faulty
 from thinwire.groups.group import Group, Op, WrappedGroup
 from thinwire.groups.simulation.group import SimulatedGroup, simulate
 
 __all__ = [
     "Counted",
-    "Fault",
-    "Faulty",
     "Group",
     "Op",
     "SimulatedGroup",

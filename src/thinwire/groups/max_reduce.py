@@ -5,40 +5,34 @@ distance after it, and takes the maximum with what it receives. Each exchange do
 how many ranks have contributed; a contribution that comes twice changes nothing.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from thinwire.groups.transport import Transfers
 from thinwire.schedules import distances
 
-Works = Any  # receives that are under way
+if TYPE_CHECKING:  # simulated groups do without torch.distributed
+    from thinwire.groups.transport import Transport
 
 
-def max_reduce_(
-    tensors: Sequence[Tensor],
-    rank: int,
-    ranks: int,
-    *,
-    receive: Callable[[Transfers], Works],
-    send: Callable[[Transfers, Works], None],
-) -> None:
-    """Replace the tensors by their maximum over all ranks, element by element.
-
-    `receive` starts to receive, for all exchanges before the first; `send` sends and
-    waits, for that and for the receives of the exchange.
-    """
-    exchanges = []
-    for distance in distances(ranks) if tensors else ():
-        dst, src = (rank + distance) % ranks, (rank - distance) % ranks
-        theirs = [tensor.clone() for tensor in tensors]  # empty ones are not sent
-        exchanges.append((dst, theirs, receive([(src, each) for each in theirs])))
-    for dst, theirs, under_way in exchanges:
-        send([(dst, tensor) for tensor in tensors], under_way)
-        for tensor, other in zip(tensors, theirs, strict=True):
-            torch.maximum(tensor, other, out=tensor)
+def max_reduce_(tensors: Sequence[Tensor], transport: "Transport") -> None:
+    """Replace the tensors by their maximum over all ranks, element by element."""
+    rank, ranks = transport.process_group.rank(), transport.process_group.size()
+    hops = distances(ranks) if tensors else []
+    transport.post_receives(
+        [((rank - hop) % ranks, each.nbytes) for hop in hops for each in tensors]
+    )
+    for hop in hops:
+        dst, src = (rank + hop) % ranks, (rank - hop) % ranks
+        received = transport.swap(
+            [(dst, tensor.view(-1).view(torch.uint8)) for tensor in tensors],
+            [(src, tensor.nbytes) for tensor in tensors],
+        )
+        for tensor, (_, body) in zip(tensors, received, strict=True):
+            theirs = body.view(tensor.dtype).view(tensor.shape)
+            torch.maximum(tensor, theirs, out=tensor)
     for tensor in tensors:
         canonicalize_(tensor)
 

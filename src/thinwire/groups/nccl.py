@@ -20,7 +20,13 @@ class NcclTransport(Transport):
     def to_wire(self, tensor: Tensor) -> Tensor:
         return (tensor if tensor.is_cuda else tensor.to(self.wire)).contiguous()
 
-    def transfer(self, outgoing: Transfers, incoming: Transfers) -> None:
+    def swap(
+        self, outgoing: Transfers, expected: Sequence[tuple[int, int]]
+    ) -> Transfers:
+        incoming = [
+            (src, torch.empty(nbytes, dtype=torch.uint8, device=self.wire))
+            for src, nbytes in expected
+        ]
         # As one launch, which NCCL needs in order to do all at once.
         transfers = [
             dist.P2POp(call, tensor, group=self.process_group, group_peer=peer)
@@ -29,24 +35,16 @@ class NcclTransport(Transport):
         ]
         for work in dist.batch_isend_irecv(transfers) if transfers else ():
             work.wait()
+        return incoming
 
     def post_receives(self, bodies: Sequence[tuple[int, int]]) -> None:
-        """Nothing: all receives of NCCL are launched with their sends."""
-
-    def check_idle(self) -> None:
-        """Nothing: no receives are posted."""
+        """Nothing: receives of NCCL are launched with their sends."""
 
     def all_reduce_(self, parts: Sequence[tuple[Tensor, Op]]) -> None:
         """Sums and maxima alone: NCCL has no bitwise OR."""
         works = [self.start(tensor, op) for tensor, op in parts if op is not Op.OR]
         for work in works:
             work.wait()
-
-    def probe(self) -> frozenset[int]:
-        return frozenset()
-
-    def disconnect(self) -> None:
-        self.process_group.abort()
 
 
 def or_reduce_(tensor: Tensor, group: Group) -> None:

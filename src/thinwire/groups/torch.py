@@ -36,7 +36,9 @@ from thinwire.groups.failure_probe import Failure, FailureProbe, diagnose
 from thinwire.groups.gloo import GlooTransport
 from thinwire.groups.group import Group, Op
 from thinwire.groups.nccl import NcclTransport, or_reduce_
-from thinwire.groups.transport import Transport
+from thinwire.groups.transport import Transfers, Transport
+
+_LARGEST_NBYTES = 1 << 34  # a longer body is a garbled length, not a message
 
 
 class TorchGroup(Group):
@@ -130,7 +132,7 @@ class TorchGroup(Group):
         if body is not None and dst is not None:
             outgoing = [(dst, self._transport.to_wire(body))]
         with self._calling("exchange", expected=nbytes is not None):
-            incoming = self._transport.swap(outgoing, sources, lengths)
+            incoming = self._swap(outgoing, sources, lengths)
         return _home(incoming[0][1], device) if incoming else None
 
     def post_receives(self, bodies: Sequence[tuple[int, int]]) -> None:
@@ -154,7 +156,7 @@ class TorchGroup(Group):
         lengths = None if nbytes is None else [nbytes[src] for src in sources]
         outgoing = [(dst, wired[id(bodies[dst])]) for dst in others]
         with self._calling("all_to_all"):
-            received = dict(self._transport.swap(outgoing, sources, lengths))
+            received = dict(self._swap(outgoing, sources, lengths))
         return [
             own.clone() if src == self._rank else _home(received[src], own.device)
             for src in range(self._size)
@@ -194,6 +196,27 @@ class TorchGroup(Group):
 
         work.get_future().add_done_callback(finish)
 
+    def _swap(
+        self,
+        outgoing: Transfers,
+        sources: Sequence[int],
+        lengths: Sequence[int] | None,
+    ) -> Transfers:
+        """Send, and receive a body from every source; unknown lengths go first."""
+        if lengths is None:
+            ahead = [
+                (dst, torch.tensor([body.numel()]).view(torch.uint8))
+                for dst, body in outgoing
+            ]
+            ahead = [(dst, self._transport.to_wire(length)) for dst, length in ahead]
+            heads = [(src, checks.LENGTH_NBYTES) for src in sources]
+            found = self._transport.swap(ahead, heads)
+            lengths = [int(length.view(torch.int64)) for _, length in found]
+            for src, length in zip(sources, lengths, strict=True):
+                if not 0 <= length <= _LARGEST_NBYTES:
+                    raise GroupError(f"rank {src} announces a body of {length} bytes")
+        return self._transport.swap(outgoing, list(zip(sources, lengths, strict=True)))
+
     @contextmanager
     def _calling(self, call: str, *, expected: bool = False) -> Iterator[None]:
         """Around every call; other than `expected` ones need idle early receives."""
@@ -215,7 +238,7 @@ class TorchGroup(Group):
         # A receive that timed out has closed all connections: they prove nothing then.
         # Backends round a timeout down to milliseconds.
         timed_out = time.monotonic() >= self._transport.deadline - 0.01
-        closed = self._transport.probe()
+        closed = self._transport.closed_peers()
         name = self._transport.process_group.group_name
         store = PrefixStore(f"thinwire/{name}", _get_default_store())
         probe = FailureProbe(store, self._rank, self._size)

@@ -7,13 +7,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from thinwire.errors import GroupError
 from thinwire.groups.group import Op
 
 Transfers = list[tuple[int, Tensor]]
 """Tensors, each with the rank that it goes to or comes from."""
 
-_LARGEST_NBYTES = 1 << 34  # a longer body is a garbled length, not a message
 _REDUCE = {
     Op.SUM: dist.ReduceOp.SUM,
     Op.MAX: dist.ReduceOp.MAX,
@@ -22,10 +20,10 @@ _REDUCE = {
 
 
 class Transport(ABC):
-    """Transfers between the ranks of a process group, as `TorchGroup` needs them.
+    """What `TorchGroup` needs of a backend. Errors are those of torch.distributed.
 
-    Tensors lie on `wire`, the device that the backend works on. `deadline`, by
-    `time.monotonic`, is set before every call. Errors are those of torch.distributed.
+    `wire` is the device that the backend works on, and `deadline`, by
+    `time.monotonic`, is set before every call.
     """
 
     def __init__(self, process_group: dist.ProcessGroup, wire: torch.device) -> None:
@@ -38,42 +36,14 @@ class Transport(ABC):
         """The tensor, contiguous, on `wire`: itself if it is."""
 
     @abstractmethod
-    def transfer(self, outgoing: Transfers, incoming: Transfers) -> None:
-        """Send and receive all of these at once; empty ones do not travel."""
+    def swap(
+        self, outgoing: Transfers, expected: Sequence[tuple[int, int]]
+    ) -> Transfers:
+        """Send, and receive (rank, nbytes), all at once; empty ones do not travel."""
 
     @abstractmethod
     def all_reduce_(self, parts: Sequence[tuple[Tensor, Op]]) -> None:
         """Combine each tensor over all ranks, in place."""
-
-    @abstractmethod
-    def probe(self) -> frozenset[int]:
-        """After a failure: the peers whose connections are known to be closed."""
-
-    @abstractmethod
-    def disconnect(self) -> None:
-        """After `probe`: close all connections, so that peers that wait here stop."""
-
-    @abstractmethod
-    def post_receives(self, bodies: Sequence[tuple[int, int]]) -> None:
-        """Start to receive, if that saves anything."""
-
-    @abstractmethod
-    def check_idle(self) -> None:
-        """Refuse a call while posted receives are under way."""
-
-    def swap(
-        self,
-        outgoing: Transfers,
-        sources: Sequence[int],
-        lengths: Sequence[int] | None,
-    ) -> Transfers:
-        """Send, and receive a body from every source.
-
-        `lengths` are those of what comes in; None: they travel first.
-        """
-        if lengths is None:
-            lengths = self._swap_lengths(outgoing, sources)
-        return self._swap(outgoing, list(zip(sources, lengths, strict=True)))
 
     def start(self, tensor: Tensor, op: Op) -> dist.Work:
         """Start the library's all-reduce."""
@@ -84,34 +54,20 @@ class Transport(ABC):
         )
         return work
 
-    def buffer(self, nbytes: int) -> Tensor:
-        """Memory to receive into."""
-        return torch.empty(nbytes, dtype=torch.uint8, device=self.wire)
+    @abstractmethod
+    def post_receives(self, bodies: Sequence[tuple[int, int]]) -> None:
+        """Start to receive, if that saves anything."""
 
-    def _swap(
-        self, outgoing: Transfers, expected: Sequence[tuple[int, int]]
-    ) -> Transfers:
-        incoming = [(src, self.buffer(nbytes)) for src, nbytes in expected]
-        self.transfer(outgoing, incoming)
-        return incoming
+    def check_idle(self) -> None:  # noqa: B027 (none is posted)
+        """Refuse a call while posted receives are under way."""
 
-    def _swap_lengths(
-        self, outgoing: Transfers, sources: Sequence[int]
-    ) -> Sequence[int]:
-        ours = [
-            (dst, torch.tensor([body.numel()], device=self.wire))
-            for dst, body in outgoing
-        ]
-        theirs = [
-            (src, torch.empty(1, dtype=torch.int64, device=self.wire))
-            for src in sources
-        ]
-        self.transfer(ours, theirs)
-        lengths = [int(length) for _, length in theirs]
-        for src, length in zip(sources, lengths, strict=True):
-            if not 0 <= length <= _LARGEST_NBYTES:
-                raise GroupError(f"rank {src} announces a body of {length} bytes")
-        return lengths
+    def closed_peers(self) -> frozenset[int]:
+        """After a failure: the peers whose connections are known to be closed."""
+        return frozenset()
+
+    def disconnect(self) -> None:
+        """After that: close all connections, so that peers that wait here stop."""
+        self.process_group.abort()
 
 
 def without_empty(transfers: Transfers) -> Transfers:

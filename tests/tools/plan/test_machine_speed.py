@@ -11,8 +11,9 @@ import torch
 from tests.speeds import ROUNDS
 from thinwire.catalog import codec
 from thinwire.errors import GroupError
-from thinwire.groups import round_timing, simulate
+from thinwire.groups import simulate
 from thinwire.sparse import SparseVector
+from thinwire.tools import round_timing
 from thinwire.tools.plan import calibrate, machine, neighbours, processes
 from thinwire.tools.plan.calibrate import Metered
 from thinwire.tools.plan.choice import Choice

@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.errors import ConfigError
-from thinwire.groups import round_timing
 from thinwire.groups.torch import TorchGroup
 from thinwire.profile import Profile
+from thinwire.tools import round_timing
 from thinwire.tools.bench.ranks import (
     Neighbours,
     OnProgress,

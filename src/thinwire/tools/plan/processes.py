@@ -2,7 +2,7 @@
 
 Threads of the library take processor time of their own, who waits has to be woken, and
 caches are cold afterwards. So as many processes as would crowd a machine's cores alike
-time rounds (`groups/round_timing.py`) and reductions of each method, short to long.
+time rounds (`tools/round_timing.py`) and reductions of each method, short to long.
 
 Run as a module, this is all of them: `python -m thinwire.tools.plan.processes JSON`. It
 forks when torch is imported, which takes longer than all the rest, and before kernels
@@ -31,8 +31,9 @@ from torch import Tensor
 
 from thinwire.cost import Rounds
 from thinwire.errors import GroupError
-from thinwire.groups import Group, round_timing, simulate
+from thinwire.groups import Group, simulate
 from thinwire.groups.torch import TorchGroup
+from thinwire.tools import round_timing
 from thinwire.tools.plan import calibrate
 from thinwire.tools.plan.choice import Choice
 
