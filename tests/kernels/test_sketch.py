@@ -7,8 +7,8 @@ from tests.backends import cpu, reference
 from tests.kernels.kernel_inputs import same_bits, vector
 from thinwire import kernels
 from thinwire.kernels import Hashes, hashes
+from thinwire.kernels.random_words import STEP, mixed
 from thinwire.kernels.reference.sketch import places
-from thinwire.kernels.splitmix import STEP, scrambled
 
 CPU = torch.device("cpu")
 ROWS = (1, 3, 5, 7)
@@ -22,7 +22,7 @@ def estimates(x, hashes, *, mean=False):
 
 
 def test_the_mixer_and_its_keys():
-    assert scrambled(STEP) == 0xE220A8397B1DCDAF
+    assert mixed(STEP) == 0xE220A8397B1DCDAF
     assert hashes.key(7, 0, 0) == 0x63CBE1E459320DD7
     assert hashes.key(7, 0, 1) == 0x044C3CD7F43C661C
     assert hashes.key(7, 1, 0) == 0x76A3DEC45265C099

@@ -24,10 +24,7 @@ from thinwire.errors import ConfigError, WireError
 from thinwire.sparse import SparseVector
 from thinwire.wire import HEADER, Packet, header_of, padded, sum_up_
 
-_ROUNDING: dict[type, torch.dtype] = {
-    Float32: torch.float32,
-    BFloat16: torch.bfloat16,
-}
+_ROUNDING: dict[type, torch.dtype] = {Float32: torch.float32, BFloat16: torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinwire.kernels.splitmix import STEP, WORD, scrambled
+from thinwire.kernels.random_words import STEP, WORD, mixed
 
 # Each epoch has so many keys: one for a row, and what is over for other draws.
 KEYS = 64
@@ -60,7 +60,7 @@ def key(seed: int, epoch: int, number: int) -> int:
     >>> hex(key(7, 1, 0))
     '0x76a3dec45265c099'
     """
-    return scrambled(seed + STEP * (1 + KEYS * epoch + number))
+    return mixed(seed + STEP * (1 + KEYS * epoch + number))
 
 
 def hash_keys(seed: int, epoch: int, rows: int) -> Tensor:
@@ -87,4 +87,4 @@ def half_bits(size: int) -> int:
 
 def turn_keys(key: int) -> list[int]:
     """The keys of the four turns of a Feistel network."""
-    return [scrambled(key + turn) for turn in range(4)]
+    return [mixed(key + turn) for turn in range(4)]

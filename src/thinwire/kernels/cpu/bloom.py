@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.cpu.compiled import kernel, part, refcounted
+from thinwire.kernels.cpu.random_words import mixed, random_word
 from thinwire.kernels.reference.bloom import checked_filter
 from thinwire.kernels.sections import index_dtype
 
@@ -23,7 +24,6 @@ Indices = NDArray[Any]
 
 _BATCH = 1024
 _ROW = 256
-_GOLDEN = 0x9E3779B97F4A7C15
 
 
 def encode_bloom(indices: Tensor, bits: int, hashes: int) -> Tensor:
@@ -48,10 +48,10 @@ def bloom_sample(positives: Tensor, nnz: int, key: int) -> Tensor:
     sampled = torch.empty(nnz, dtype=positives.dtype)
     if nnz > 0:
         listed = positives.contiguous().numpy()
-        lots = np.empty(len(listed), np.uint64)
-        _draw_lots(listed, key, lots)
-        limit = np.partition(lots, nnz - 1)[nnz - 1]
-        _take_lots(listed, lots, limit, sampled.numpy())
+        words = np.empty(len(listed), np.uint64)
+        _draw(listed, key, words)
+        limit = np.partition(words, nnz - 1)[nnz - 1]
+        _take_lowest(listed, words, limit, sampled.numpy())
     return sampled
 
 
@@ -116,7 +116,7 @@ def _insert(indices: Indices, bits: int, hashes: int, octets: Octets) -> None:
 def _positives(
     octets: Octets, bits: int, hashes: int, size: int, found: Indices
 ) -> int:
-    """The first elements whose bits are all set; answers how many fitted."""
+    """The first elements whose bits are all set; returns their number."""
     inverse = (1 << 32) // bits
     elements = np.empty(_BATCH, np.uint32)
     places = np.empty(_BATCH, np.uint32)
@@ -146,41 +146,27 @@ def _positives(
     return n
 
 
-@part
-def _scrambled(word: Any) -> Any:
-    """Every bit of the result depends on every bit of the word."""
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return word ^ (word >> np.uint64(31))
-
-
-@part
-def _lot(scrambled_key: Any, number: Any) -> Any:
-    """64 random bits for this key and number."""
-    return _scrambled(scrambled_key + np.uint64(number + 1) * np.uint64(_GOLDEN))
-
-
 @kernel
-def _draw_lots(positives: Indices, key: int, lots: NDArray[np.uint64]) -> None:
-    scrambled_key = _scrambled(np.uint64(key))
+def _draw(positives: Indices, key: int, words: NDArray[np.uint64]) -> None:
+    mixed_key = mixed(np.uint64(key))
     for x in range(len(positives)):
-        lots[x] = _lot(scrambled_key, positives[x])
+        words[x] = random_word(mixed_key, positives[x])
 
 
 @kernel
-def _take_lots(
-    positives: Indices, lots: NDArray[np.uint64], limit: Any, sampled: Indices
+def _take_lowest(
+    positives: Indices, words: NDArray[np.uint64], limit: Any, sampled: Indices
 ) -> None:
     """Those below `limit` and, of those that equal it, the first ones."""
     below: Any = 0
-    for x in range(len(lots)):
-        below += lots[x] < limit
+    for x in range(len(words)):
+        below += words[x] < limit
     ties = len(sampled) - below
     n = 0
-    for x in range(len(lots)):
-        tie = lots[x] == limit and ties > 0
+    for x in range(len(words)):
+        tie = words[x] == limit and ties > 0
         ties -= tie
-        if lots[x] < limit or tie:
+        if words[x] < limit or tie:
             sampled[n] = positives[x]
             n += 1
 
@@ -196,11 +182,11 @@ def _resolve(
     key: int,
     chosen: NDArray[np.bool_],
 ) -> None:
-    """Choose `nnz` of the positives, as `reference_bloom.bloom_resolve` explains."""
+    """Choose `nnz` of the positives, as the reference explains."""
     ends = starts[:-1].copy()
     members = np.empty(len(positives) * hashes, np.int32)
     order = _conflict_sets(positives, bits, hashes, starts, ends, members)
-    scrambled_key = _scrambled(np.uint64(key))
+    mixed_key = mixed(np.uint64(key))
     draws = 0
     count = 0
     sets = len(order)
@@ -220,8 +206,8 @@ def _resolve(
                 continue
             x = members[start]
             if not alone:
-                lot = _lot(scrambled_key, draws) >> np.uint64(32)
-                drawn = (lot * np.uint64(end - start)) >> np.uint64(32)
+                word = random_word(mixed_key, draws) >> np.uint64(32)
+                drawn = (word * np.uint64(end - start)) >> np.uint64(32)
                 x = members[start + np.int64(drawn)]
                 draws += 1
                 order[kept] = b
@@ -255,9 +241,9 @@ def _conflict_sets(
     ends: Indices,
     members: NDArray[np.int32],
 ) -> Indices:
-    """Who may have set each bit, in `members[starts[bit] : ends[bit]]`.
+    """List the positives that hash to each bit: `members[starts[bit] : ends[bit]]`.
 
-    Answers which bits have somebody: those with few first, then in their own order.
+    Returns the bits with a nonempty list, ordered by its length, then by bit.
     """
     places = np.empty((hashes, _ROW), np.uint32)
     for first in range(0, len(positives), _ROW):
@@ -275,7 +261,7 @@ def _conflict_sets(
             for seed in range(hashes):
                 b = places[seed, t]
                 end = ends[b]
-                # One that comes twice to a bit is in its set once.
+                # A positive that hashes to a bit twice is listed once.
                 if end == starts[b] or members[end - 1] != x:
                     members[end] = x
                     ends[b] = end + 1

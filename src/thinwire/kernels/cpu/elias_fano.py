@@ -66,12 +66,12 @@ def read_section(words: Words, size: int, nnz: int, low: int | None) -> Tensor:
     """Read a list from all of the words that it takes, or `ValueError`."""
     indices = torch.empty(nnz, dtype=index_dtype(size))
     if low is None:
-        check_count(_count_ones(words, 0), nnz)
-        ascending = _read_ones(words, size, indices.numpy())
+        check_count(count_set_bits(words, 0), nnz)
+        ascending = read_set_bits(words, size, indices.numpy())
     else:
         found, ascending = _decode(words, low, size, indices.numpy())
         if found != nnz:
-            check_count(_count_ones(words, nnz * low), nnz)
+            check_count(count_set_bits(words, nnz * low), nnz)
     check_order(ascending, size)
     return indices
 
@@ -192,7 +192,7 @@ def _decode(words: Words, low: int, size: int, indices: Indices) -> tuple[int, b
 
 
 @kernel
-def _count_ones(words: Words, start: int) -> int:
+def count_set_bits(words: Words, start: int) -> int:
     """How many bits are set from bit `start` on."""
     first = start >> 6
     if first >= len(words):
@@ -204,7 +204,7 @@ def _count_ones(words: Words, start: int) -> int:
 
 
 @kernel
-def _read_ones(words: Words, size: int, indices: Indices) -> bool:
+def read_set_bits(words: Words, size: int, indices: Indices) -> bool:
     """The bits that are set, exactly `len(indices)`; whether they are below `size`."""
     i = 0
     for w in range(len(words)):

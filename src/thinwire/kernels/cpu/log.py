@@ -184,12 +184,7 @@ def _own(counts: Counts, bounds: Counts) -> bool:
 
 @part
 def _place(
-    counts: Counts,
-    sums: Counts,
-    first: int,
-    shift: int,
-    exponent: int,
-    bounds: Counts,
+    counts: Counts, sums: Counts, first: int, shift: int, exponent: int, bounds: Counts
 ) -> None:
     """Where levels begin and end, in cells."""
     size = len(counts) - 1

@@ -1,6 +1,6 @@
 """Values as random multiples of a bucket's norm: 4 ns a value, 1 to decode.
 
-What is computed is said in `thinwire.kernels.reference.qsgd`.
+`thinwire.kernels.reference.qsgd` explains what is computed.
 """
 
 from typing import Any
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.cpu.compiled import kernel, part
+from thinwire.kernels.cpu.random_words import random_word
+from thinwire.kernels.random_words import mixed
 from thinwire.kernels.reference.qsgd import (
     check_norms,
     check_numbers,
@@ -19,19 +21,15 @@ from thinwire.kernels.reference.qsgd import (
     shortened,
 )
 from thinwire.kernels.sections import check_length
-from thinwire.kernels.splitmix import scrambled
 
 Floats = NDArray[np.float32]
 Numbers = NDArray[Any]
 
-# Sums of squares go on in the order of the values, each addition waiting for the one
-# before; so many buckets at once wait together.
+# Squares are added in the order of the values, and each addition waits for the one
+# before. This many buckets are added at once.
 _TOGETHER = 4
 _LARGEST = np.finfo(np.float32).max
 _INFINITY = np.float32(np.inf)
-_STEP = np.uint64(0x9E3779B97F4A7C15)
-_FIRST = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND = np.uint64(0x94D049BB133111EB)
 
 
 def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
@@ -40,7 +38,7 @@ def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
     norms, numbers = _parts(section.numpy(), len(values), levels, bucket)
     given = values.contiguous().numpy()
     _norms(given, bucket, norms)
-    seed = np.uint64(scrambled(key))
+    seed = np.uint64(mixed(key))
     _encode(given, levels, bucket, seed, norms, numbers)
     return section
 
@@ -95,11 +93,8 @@ def _norms(values: Floats, bucket: int, norms: Floats) -> None:
 
 @part
 def _draw(seed: Any, place: int) -> Any:
-    state = np.uint64(place + 1) * _STEP + seed
-    state = (state ^ (state >> np.uint64(30))) * _FIRST
-    state = (state ^ (state >> np.uint64(27))) * _SECOND
-    state ^= state >> np.uint64(31)
-    return np.float64(np.int32(state >> np.uint64(33))) * 2.0**-31
+    word = random_word(seed, place)
+    return np.float64(np.int32(word >> np.uint64(33))) * 2.0**-31
 
 
 @kernel
@@ -122,7 +117,7 @@ def _encode(
 def _decode(
     norms: Floats, numbers: Numbers, levels: int, bucket: int, values: Floats
 ) -> Any:
-    """Answers whether a norm or a number was wrong."""
+    """Returns whether a norm, and whether a number, was invalid."""
     least = most = np.int32(0)
     wrong = False
     for b in range(len(norms)):

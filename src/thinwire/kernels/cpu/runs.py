@@ -16,11 +16,7 @@ from thinwire.kernels.cpu.bits import (
 )
 from thinwire.kernels.cpu.compiled import kernel
 from thinwire.kernels.reference.bits import check_room, check_width
-from thinwire.kernels.reference.runs import (
-    HEADER,
-    check_header,
-    check_runs,
-)
+from thinwire.kernels.reference.runs import HEADER, check_header, check_runs
 from thinwire.kernels.sections import (
     check_ascending,
     check_count,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.cpu.compiled import kernel, part, refcounted
+from thinwire.kernels.cpu.random_words import random_word
 from thinwire.kernels.cpu.threads import share_out
 from thinwire.kernels.hashes import Hashes, half_bits, turn_keys
 
@@ -24,7 +25,6 @@ Words = NDArray[np.uint64]
 # Elements of a tile: what it takes in all rows stays in the first cache.
 _TILE = 1024
 _LANES = 64
-_GOLDEN = 0x9E3779B97F4A7C15
 _NETWORKS = (1, 3, 5, 7)
 
 
@@ -69,15 +69,6 @@ def _keys(hashes: Hashes) -> Words:
 
 
 @part
-def _hash(key: Any, number: Any) -> Any:
-    """The 64 bits of a block's number in the row of a key."""
-    z = np.uint64(key) + np.uint64(_GOLDEN) * (np.uint64(number) + np.uint64(1))
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-@part
 def _cell(word: Any, columns: Any) -> Any:
     upper = np.uint64(word) >> np.uint64(32)
     return np.int64((upper * np.uint64(columns)) >> np.uint64(32))
@@ -116,7 +107,7 @@ def _add_each(
 ) -> None:
     columns = len(row)
     for t in range(len(tile)):
-        word = _hash(key, p + t)
+        word = random_word(key, p + t)
         cells[t] = _cell(word, columns)
         signed[t] = _sign(word) * tile[t]
     for t in range(len(tile)):
@@ -130,7 +121,7 @@ def _add_runs(row: Floats, tile: Floats, p: int, key: Any, block: int) -> None:
     lane = p - number * block
     t = 0
     while t < len(tile):
-        word = _hash(key, number)
+        word = random_word(key, number)
         end = min(t + block - lane, len(tile))
         cell = _cell(word, columns) + lane
         if cell >= columns:
@@ -185,7 +176,7 @@ def _estimate(
 def _read_each(row: Floats, seen: Floats, p: int, key: Any) -> None:
     columns = len(row)
     for t in range(len(seen)):
-        word = _hash(key, p + t)
+        word = random_word(key, p + t)
         seen[t] = _sign(word) * row[_cell(word, columns)]
 
 
@@ -196,7 +187,7 @@ def _read_runs(row: Floats, seen: Floats, p: int, key: Any, block: int) -> None:
     lane = p - number * block
     t = 0
     while t < len(seen):
-        word = _hash(key, number)
+        word = random_word(key, number)
         end = min(t + block - lane, len(seen))
         cell = _cell(word, columns) + lane
         if cell >= columns:
@@ -304,7 +295,7 @@ def _shuffle(numbers: Any, size: int, half: int, keys: Words) -> None:
         while True:
             left, right = number >> half, number & mask
             for key in keys:
-                left, right = right, left ^ (np.int64(_hash(key, right)) & mask)
+                left, right = right, left ^ (np.int64(random_word(key, right)) & mask)
             number = (left << half) | right
             if number < size:
                 break

@@ -18,9 +18,7 @@ SPAN: Any = tl.constexpr(512)
 
 
 @kernel
-def packed_word(
-    values: tl.tensor, w: tl.tensor, count: tl.tensor, width: tl.constexpr
-) -> Any:
+def packed_word(values, w, count, width: tl.constexpr) -> Any:
     """Word `w` of the packed values, in the low half.
 
     In the type of `w`: 32 bits will do where all bits can be numbered by them.
@@ -41,9 +39,7 @@ def packed_word(
 
 
 @kernel
-def unpacked(
-    words: tl.tensor, i: tl.tensor, inside: tl.tensor, width: tl.constexpr
-) -> Any:
+def unpacked(words, i, inside, width: tl.constexpr) -> Any:
     """Number `i` of those packed in `width` bits, at most 32."""
     bit = i * width
     w, shift = bit >> 5, (bit & 31).to(tl.int64)
@@ -54,9 +50,7 @@ def unpacked(
 
 
 @kernel
-def _pack(
-    values: tl.tensor, words: tl.tensor, count: tl.tensor, width: tl.constexpr
-) -> None:
+def _pack(values, words, count, width: tl.constexpr) -> None:
     w = tl.program_id(0).to(tl.int64) * SPAN + tl.arange(0, SPAN)
     word = packed_word(values, w, count, width)
     inside = (w * 32) // width < count
@@ -64,9 +58,7 @@ def _pack(
 
 
 @kernel
-def _unpack(
-    words: tl.tensor, values: tl.tensor, count: tl.tensor, width: tl.constexpr
-) -> None:
+def _unpack(words, values, count, width: tl.constexpr) -> None:
     i = tl.program_id(0).to(tl.int64) * SPAN + tl.arange(0, SPAN)
     inside = i < count
     tl.store(values + i, unpacked(words, i, inside, width), mask=inside)

@@ -16,7 +16,7 @@ STEPS: Any = tl.constexpr(8)
 
 
 @kernel
-def _peaks(vector: tl.tensor, bounds: tl.tensor, peaks: tl.tensor) -> None:
+def _peaks(vector, bounds, peaks) -> None:
     segment = tl.program_id(1)
     low, high = tl.load(bounds + segment), tl.load(bounds + segment + 1)
     begin = low + tl.program_id(0).to(tl.int64) * STEP

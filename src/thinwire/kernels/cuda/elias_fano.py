@@ -41,21 +41,13 @@ SHARING: Any = tl.constexpr(32)
 
 
 @kernel
-def _join(
-    word: tl.tensor, bits: tl.tensor, next_word: tl.tensor, more: tl.tensor
-) -> Any:
+def _join(word, bits, next_word, more) -> Any:
     return next_word, tl.where(word == next_word, bits | more, more)
 
 
 @kernel
 def _write_lows(
-    indices: tl.tensor,
-    words: tl.tensor,
-    p: tl.tensor,
-    nnz: tl.tensor,
-    start: tl.tensor,
-    low: tl.constexpr,
-    lows: tl.constexpr,
+    indices, words, p, nnz, start, low: tl.constexpr, lows: tl.constexpr
 ) -> None:
     """Words of nothing but low bits."""
     w = p.to(start.dtype) * lows + tl.arange(0, lows)
@@ -64,9 +56,7 @@ def _write_lows(
 
 
 @kernel
-def _last_lows(
-    indices: tl.tensor, nnz: tl.tensor, start: tl.tensor, low: tl.constexpr
-) -> Any:
+def _last_lows(indices, nnz, start, low: tl.constexpr) -> Any:
     """The low bits in the word in which the ones start."""
     i = (nnz - 1 - tl.arange(0, 32)).to(start.dtype)
     at = i * low - (start & -32)
@@ -80,13 +70,13 @@ def _last_lows(
 
 @kernel
 def _write_ones(
-    indices: tl.tensor,
-    words: tl.tensor,
-    p: tl.tensor,
-    count: tl.tensor,
-    nnz: tl.tensor,
-    size: tl.tensor,
-    start: tl.tensor,
+    indices,
+    words,
+    p,
+    count,
+    nnz,
+    size,
+    start,
     low: tl.constexpr,
     step: tl.constexpr,
     ones: tl.constexpr,
@@ -122,13 +112,13 @@ def _write_ones(
 
 @kernel
 def write_section(
-    indices: tl.tensor,
-    words: tl.tensor,
-    p: tl.tensor,
-    count: tl.tensor,
-    nnz: tl.tensor,
-    size: tl.tensor,
-    one_programs: tl.tensor,
+    indices,
+    words,
+    p,
+    count,
+    nnz,
+    size,
+    one_programs,
     low: tl.constexpr,
     step: tl.constexpr,
     wide: tl.constexpr,
@@ -145,12 +135,12 @@ def write_section(
 
 @kernel
 def _encode(
-    indices: tl.tensor,
-    words: tl.tensor,
-    count: tl.tensor,
-    nnz: tl.tensor,
-    size: tl.tensor,
-    one_programs: tl.tensor,
+    indices,
+    words,
+    count,
+    nnz,
+    size,
+    one_programs,
     low: tl.constexpr,
     step: tl.constexpr,
     wide: tl.constexpr,
@@ -161,23 +151,12 @@ def _encode(
     await_others(waiting, admitting=True)
     p = tl.program_id(0)
     write_section(
-        indices,
-        words,
-        p,
-        count,
-        nnz,
-        size,
-        one_programs,
-        low,
-        step,
-        wide,
-        lows,
-        ones,
+        indices, words, p, count, nnz, size, one_programs, low, step, wide, lows, ones
     )
 
 
 @kernel
-def _population(word: tl.tensor) -> Any:
+def _population(word) -> Any:
     """How many bits of each word are set."""
     word = word - ((word >> 1) & 0x55555555)
     word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
@@ -187,7 +166,7 @@ def _population(word: tl.tensor) -> Any:
 
 
 @kernel
-def _ones(words: tl.tensor, w: tl.tensor, start: tl.tensor, count: tl.tensor) -> Any:
+def _ones(words, w, start, count) -> Any:
     """Words of the vector of ones; what precedes it in its first word is left out."""
     word = tl.load(words + w, mask=w < count, other=0)
     before = (tl.full(w.shape, 1, tl.int32) << (start & 31).to(tl.int32)) - 1
@@ -196,12 +175,12 @@ def _ones(words: tl.tensor, w: tl.tensor, start: tl.tensor, count: tl.tensor) ->
 
 @kernel
 def _count(
-    words: tl.tensor,
-    start: tl.tensor,
-    count: tl.tensor,
-    groups: tl.tensor,
-    totals: tl.tensor,
-    invalid: tl.tensor,
+    words,
+    start,
+    count,
+    groups,
+    totals,
+    invalid,
     wide: tl.constexpr,
     waiting: tl.constexpr,
 ) -> None:
@@ -220,15 +199,15 @@ def _count(
 
 @kernel
 def _decode(
-    words: tl.tensor,
-    start: tl.tensor,
-    count: tl.tensor,
-    groups: tl.tensor,
-    totals: tl.tensor,
-    invalid: tl.tensor,
-    indices: tl.tensor,
-    nnz: tl.tensor,
-    size: tl.tensor,
+    words,
+    start,
+    count,
+    groups,
+    totals,
+    invalid,
+    indices,
+    nnz,
+    size,
     low: tl.constexpr,
     step: tl.constexpr,
     most: tl.constexpr,
@@ -262,9 +241,7 @@ def _decode(
 
 
 @kernel
-def check_order(
-    indices: tl.tensor, nnz: tl.tensor, size: tl.tensor, invalid: tl.tensor
-) -> None:
+def check_order(indices, nnz, size, invalid) -> None:
     i = tl.program_id(0) * CHECKED + tl.arange(0, CHECKED)
     inside = i < nnz
     here = tl.load(indices + i, mask=inside, other=0)

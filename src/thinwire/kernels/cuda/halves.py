@@ -13,7 +13,7 @@ INFINITY: Any = tl.constexpr(0x7F800000)
 
 
 @kernel
-def bfloat16_bits(word: tl.tensor) -> Any:
+def bfloat16_bits(word) -> Any:
     """The bits of the nearest bfloat16, in the low half of a word."""
     bits = word & 0x7FFFFFFF
     # A NaN's sum would carry into the sign: it takes another way.
@@ -25,7 +25,7 @@ def bfloat16_bits(word: tl.tensor) -> Any:
 
 
 @kernel
-def rest(value: tl.tensor, bf16: tl.constexpr) -> Any:
+def rest(value, bf16: tl.constexpr) -> Any:
     """What a value leaves behind that is taken away whole, or as a bfloat16.
 
     NaN where it is not finite: as by subtraction.
@@ -39,9 +39,7 @@ def rest(value: tl.tensor, bf16: tl.constexpr) -> Any:
 
 
 @kernel
-def _to_bfloat16(
-    values: tl.tensor, halves: tl.tensor, nnz: tl.tensor, waiting: tl.constexpr
-) -> None:
+def _to_bfloat16(values, halves, nnz, waiting: tl.constexpr) -> None:
     await_others(waiting, admitting=True)
     first = tl.program_id(0).to(tl.int64) * SPAN
     i = tl.arange(0, SPAN)
@@ -51,9 +49,7 @@ def _to_bfloat16(
 
 
 @kernel
-def _to_float16(
-    values: tl.tensor, halves: tl.tensor, nnz: tl.tensor, waiting: tl.constexpr
-) -> None:
+def _to_float16(values, halves, nnz, waiting: tl.constexpr) -> None:
     await_others(waiting, admitting=True)
     first = tl.program_id(0).to(tl.int64) * SPAN
     i = tl.arange(0, SPAN)

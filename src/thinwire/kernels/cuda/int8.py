@@ -22,9 +22,7 @@ ROUNDER: Any = tl.constexpr(1.5 * 2**23)
 
 
 @kernel
-def _encode(
-    values: tl.tensor, scales: tl.tensor, numbers: tl.tensor, nnz: tl.tensor
-) -> None:
+def _encode(values, scales, numbers, nnz) -> None:
     b = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
     i = b[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     word = tl.load(values + i, mask=i < nnz, other=0)
@@ -44,13 +42,7 @@ def _encode(
 
 
 @kernel
-def _decode(
-    scales: tl.tensor,
-    numbers: tl.tensor,
-    values: tl.tensor,
-    invalid: tl.tensor,
-    nnz: tl.tensor,
-) -> None:
+def _decode(scales, numbers, values, invalid, nnz) -> None:
     b = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
     i = b[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     there = b * BLOCK < nnz

@@ -76,15 +76,13 @@ def await_others(waiting: tl.constexpr, admitting: tl.constexpr) -> None:
 
 
 @kernel
-def magnitude(value: tl.tensor) -> Any:
+def magnitude(value) -> Any:
     """Integers in the order of |value|: NaN above infinity."""
     return value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 @kernel
-def position(
-    j: tl.tensor, start: tl.tensor, stride: tl.tensor, chunk: tl.constexpr
-) -> Any:
+def position(j, start, stride, chunk: tl.constexpr) -> Any:
     """Where elements of a block lie in the vector; a chunk of 0 is the whole block."""
     if chunk == 0:
         p = start + j.to(tl.int64)
@@ -95,7 +93,7 @@ def position(
 
 
 @kernel
-def reach(counts: tl.tensor, k: tl.tensor, bins: tl.constexpr) -> Any:
+def reach(counts, k, bins: tl.constexpr) -> Any:
     """The bin in which a count from the top reaches `k`, and how many it must give."""
     from_here = tl.sum(counts) - tl.cumsum(counts) + counts
     b = tl.sum((from_here >= k).to(tl.int32)) - 1
@@ -104,7 +102,7 @@ def reach(counts: tl.tensor, k: tl.tensor, bins: tl.constexpr) -> Any:
 
 
 @kernel
-def arrive(ticket: tl.tensor) -> Any:
+def arrive(ticket) -> Any:
     """Say that this program is done; answers how many were before it.
 
     Who comes last sees all that the others have written.
@@ -114,7 +112,7 @@ def arrive(ticket: tl.tensor) -> Any:
 
 
 @kernel
-def meet(counter: tl.tensor, target: tl.tensor) -> None:
+def meet(counter, target) -> None:
     """Wait until all programs of the launch are here, and see what they have written.
 
     `target` is how many have arrived by then, earlier meetings counted in.

@@ -32,13 +32,7 @@ ENTRIES: Any = tl.constexpr(512)
 
 
 @kernel
-def _rank(
-    items: tl.tensor,
-    wanted: tl.tensor,
-    low: tl.tensor,
-    high: tl.tensor,
-    turns: tl.tensor,
-) -> Any:
+def _rank(items, wanted, low, high, turns) -> Any:
     """How far from the beginning the first item is that is not below `wanted`."""
     for _ in range(turns):
         open_ = low < high
@@ -51,18 +45,18 @@ def _rank(
 
 @kernel
 def _merge(
-    left: tl.tensor,
-    left_values: tl.tensor,
-    lefts: tl.tensor,
-    right: tl.tensor,
-    right_values: tl.tensor,
-    rights: tl.tensor,
-    indices: tl.tensor,
-    values: tl.tensor,
-    turns: tl.tensor,
-    left_programs: tl.tensor,
-    shared: tl.tensor,
-    words: tl.tensor,
+    left,
+    left_values,
+    lefts,
+    right,
+    right_values,
+    rights,
+    indices,
+    values,
+    turns,
+    left_programs,
+    shared,
+    words,
     again: tl.constexpr,
 ) -> None:
     p = tl.program_id(0)
@@ -107,13 +101,13 @@ def _merge(
 
 @kernel
 def _interleave(
-    local: tl.tensor,
-    values: tl.tensor,
-    ends: tl.tensor,
-    nnz: tl.tensor,
-    indices: tl.tensor,
-    joined: tl.tensor,
-    turns: tl.tensor,
+    local,
+    values,
+    ends,
+    nnz,
+    indices,
+    joined,
+    turns,
     chunk: tl.constexpr,
     blocks: tl.constexpr,
 ) -> None:

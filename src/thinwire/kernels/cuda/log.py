@@ -46,7 +46,7 @@ OCCUPIED: Any = tl.constexpr(3)
 
 
 @kernel
-def _magnitudes(values: tl.tensor, i: tl.tensor, nnz: tl.tensor) -> Any:
+def _magnitudes(values, i, nnz) -> Any:
     """The bits of values without the sign, and which of them are coded by level."""
     word = tl.load(values + i, mask=i < nnz, other=0)
     magnitude = word & 0x7FFFFFFF
@@ -54,7 +54,7 @@ def _magnitudes(values: tl.tensor, i: tl.tensor, nnz: tl.tensor) -> Any:
 
 
 @kernel
-def _cut(shared: tl.tensor) -> Any:
+def _cut(shared) -> Any:
     """The first cell, the bits of a magnitude that its cell does not tell, the last."""
     high = tl.load(shared + HIGH)
     low = tl.minimum(INFINITY - tl.load(shared + DEPTH), high)
@@ -64,7 +64,7 @@ def _cut(shared: tl.tensor) -> Any:
 
 
 @kernel
-def _range(values: tl.tensor, shared: tl.tensor, nnz: tl.tensor) -> None:
+def _range(values, shared, nnz) -> None:
     i = tl.program_id(0).to(tl.int64) * SPAN + tl.arange(0, SPAN)
     _, magnitude, coded = _magnitudes(values, i, nnz)
     # All begin as zero, and grow.
@@ -77,13 +77,7 @@ def _range(values: tl.tensor, shared: tl.tensor, nnz: tl.tensor) -> None:
 
 
 @kernel
-def _count(
-    values: tl.tensor,
-    shared: tl.tensor,
-    tables: tl.tensor,
-    number: tl.tensor,
-    nnz: tl.tensor,
-) -> None:
+def _count(values, shared, tables, number, nnz) -> None:
     i = tl.program_id(0).to(tl.int64) * SPAN + tl.arange(0, SPAN)
     first, shift, _ = _cut(shared)
     _, magnitude, coded = _magnitudes(values, i, nnz)
@@ -95,15 +89,7 @@ def _count(
 
 
 @kernel
-def _before(
-    shared: tl.tensor,
-    tables: tl.tensor,
-    counts: tl.tensor,
-    sums: tl.tensor,
-    bounds: tl.tensor,
-    number: tl.tensor,
-    levels: tl.constexpr,
-) -> None:
+def _before(shared, tables, counts, sums, bounds, number, levels: tl.constexpr) -> None:
     """How many values lie before each cell, and the sum of their magnitudes.
 
     And the cells in use, as far as there are levels for them.
@@ -132,21 +118,19 @@ def _before(
 
 
 @kernel
-def _larger(a: tl.tensor, b: tl.tensor) -> Any:
+def _larger(a, b) -> Any:
     return tl.maximum(a, b)
 
 
 @kernel
-def _unit(exponent: tl.tensor, places: tl.constexpr) -> Any:
+def _unit(exponent, places: tl.constexpr) -> Any:
     """A power of two, from its bits."""
     bits = (exponent - (127 + places) + 1023).to(tl.int64) << 52
     return bits.to(tl.float64, bitcast=True)
 
 
 @kernel
-def _mean(
-    counts: tl.tensor, sums: tl.tensor, begin: tl.tensor, end: tl.tensor, own: tl.tensor
-) -> Any:
+def _mean(counts, sums, begin, end, own) -> Any:
     """Of the cells from `begin` to `end`; of none, that of the level below, or zero."""
     count = tl.load(counts + end) - tl.load(counts + begin)
     total = tl.load(sums + end) - tl.load(sums + begin)
@@ -156,14 +140,7 @@ def _mean(
 
 
 @kernel
-def _move(
-    shared: tl.tensor,
-    counts: tl.tensor,
-    sums: tl.tensor,
-    bounds: tl.tensor,
-    section: tl.tensor,
-    levels: tl.constexpr,
-) -> None:
+def _move(shared, counts, sums, bounds, section, levels: tl.constexpr) -> None:
     """The boundaries of levels, in cells, and the levels themselves."""
     j = tl.arange(0, levels)
     first, shift, last = _cut(shared)
@@ -216,14 +193,7 @@ def _move(
 
 
 @kernel
-def _number(
-    values: tl.tensor,
-    shared: tl.tensor,
-    bounds: tl.tensor,
-    numbers: tl.tensor,
-    nnz: tl.tensor,
-    bits: tl.constexpr,
-) -> None:
+def _number(values, shared, bounds, numbers, nnz, bits: tl.constexpr) -> None:
     i = tl.program_id(0).to(tl.int64) * SPAN + tl.arange(0, SPAN)
     first, shift, _ = _cut(shared)
     word, magnitude, coded = _magnitudes(values, i, nnz)
@@ -264,14 +234,7 @@ def encode_log(values: Tensor, bits: int) -> Tensor:
 
 @kernel
 def _decode(
-    words: tl.tensor,
-    values: tl.tensor,
-    invalid: tl.tensor,
-    nnz: tl.tensor,
-    used: tl.tensor,
-    end: tl.tensor,
-    bits: tl.constexpr,
-    levels: tl.constexpr,
+    words, values, invalid, nnz, used, end, bits: tl.constexpr, levels: tl.constexpr
 ) -> None:
     i = tl.program_id(0).to(tl.int64) * SPAN + tl.arange(0, SPAN)
     inside = i < nnz

@@ -21,13 +21,7 @@ PAIRS = 1024
 
 
 @kernel
-def _write_pairs(
-    values: tl.tensor,
-    words: tl.tensor,
-    p: tl.tensor,
-    nnz: tl.tensor,
-    pairs: tl.constexpr,
-) -> None:
+def _write_pairs(values, words, p, nnz, pairs: tl.constexpr) -> None:
     first = p.to(tl.int64) * pairs
     i = tl.arange(0, 2 * pairs)
     # Zeros, which their bits remain, fill the last 8 bytes.
@@ -40,15 +34,15 @@ def _write_pairs(
 
 @kernel
 def _encode(
-    header: tl.tensor,
-    indices: tl.tensor,
-    values: tl.tensor,
-    words: tl.tensor,
-    count: tl.tensor,
-    nnz: tl.tensor,
-    size: tl.tensor,
-    one_programs: tl.tensor,
-    low_programs: tl.tensor,
+    header,
+    indices,
+    values,
+    words,
+    count,
+    nnz,
+    size,
+    one_programs,
+    low_programs,
     begin: tl.constexpr,
     low: tl.constexpr,
     step: tl.constexpr,

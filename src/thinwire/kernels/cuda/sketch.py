@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from thinwire.kernels import splitmix
+from thinwire.kernels import random_words
 from thinwire.kernels.cuda.launch import EXACT, LONGEST, cdiv, flat, kernel
 from thinwire.kernels.hashes import KEYS, Hashes, signed
 from thinwire.kernels.reference import sketch as reference
@@ -36,9 +36,9 @@ counting: Any = triton.jit(
     do_not_specialize_on_alignment=["out"],
 )
 
-STEP: Any = tl.constexpr(signed(splitmix.STEP))
-FIRST: Any = tl.constexpr(signed(splitmix.FIRST))
-SECOND: Any = tl.constexpr(signed(splitmix.SECOND))
+STEP: Any = tl.constexpr(signed(random_words.STEP))
+FIRST: Any = tl.constexpr(signed(random_words.FIRST))
+SECOND: Any = tl.constexpr(signed(random_words.SECOND))
 CELL: Any = tl.constexpr(2**31 - 1)
 
 SPAN: Any = tl.constexpr(256)
@@ -58,34 +58,32 @@ _NETWORKS = (1, 3, 5, 7)
 
 
 @kernel
-def _scrambled(word: tl.tensor) -> Any:
-    """What `splitmix.scrambled` makes of it: shifts bring in zeros."""
+def _mixed(word) -> Any:
+    """What `random_words.mixed` makes of it: shifts bring in zeros."""
     word = (word ^ ((word >> 30) & 0x3FFFFFFFF)) * FIRST
     word = (word ^ ((word >> 27) & 0x1FFFFFFFFF)) * SECOND
     return word ^ ((word >> 31) & 0x1FFFFFFFF)
 
 
 @kernel
-def _key(seed: tl.tensor, row: tl.tensor) -> Any:
-    return _scrambled(seed.to(tl.int64) + row.to(tl.int64) * STEP)
+def _key(seed, row) -> Any:
+    return _mixed(seed.to(tl.int64) + row.to(tl.int64) * STEP)
 
 
 @kernel
-def _drawn(key: tl.tensor, number: tl.tensor, columns: tl.tensor) -> Any:
+def _drawn(key, number, columns) -> Any:
     """The cell in which a block begins, and whether its sign is a minus."""
-    word = _scrambled(key + (number.to(tl.int64) + 1) * STEP)
+    word = _mixed(key + (number.to(tl.int64) + 1) * STEP)
     return (((word >> 32) & 0xFFFFFFFF) * columns) >> 32, word & 1
 
 
 @kernel
-def _sign(minus: tl.tensor) -> Any:
+def _sign(minus) -> Any:
     return 1.0 - 2.0 * minus.to(tl.float32)
 
 
 @kernel
-def _stretch(
-    start: tl.tensor, after: tl.tensor, stretches: tl.tensor, length: tl.constexpr
-) -> Any:
+def _stretch(start, after, stretches, length: tl.constexpr) -> Any:
     """The stretch in which a block begins, or the one after it."""
     at = tl.minimum(start // length, stretches - 1) + after
     return tl.where(at == stretches, 0, at)
@@ -93,13 +91,13 @@ def _stretch(
 
 @counting
 def _count(
-    counts: tl.tensor,
-    slots: tl.tensor,
-    seed: tl.tensor,
-    first: tl.tensor,
-    blocks: tl.tensor,
-    columns: tl.tensor,
-    stretches: tl.tensor,
+    counts,
+    slots,
+    seed,
+    first,
+    blocks,
+    columns,
+    stretches,
     length: tl.constexpr,
     reaches: tl.constexpr,
 ) -> None:
@@ -116,14 +114,14 @@ def _count(
 
 @counting
 def _place(
-    starts: tl.tensor,
-    slots: tl.tensor,
-    entries: tl.tensor,
-    seed: tl.tensor,
-    first: tl.tensor,
-    blocks: tl.tensor,
-    columns: tl.tensor,
-    stretches: tl.tensor,
+    starts,
+    slots,
+    entries,
+    seed,
+    first,
+    blocks,
+    columns,
+    stretches,
     length: tl.constexpr,
     reaches: tl.constexpr,
 ) -> None:
@@ -142,11 +140,11 @@ def _place(
 
 @counting
 def _order(
-    starts: tl.tensor,
-    entries: tl.tensor,
-    ordered: tl.tensor,
-    blocks: tl.tensor,
-    stretches: tl.tensor,
+    starts,
+    entries,
+    ordered,
+    blocks,
+    stretches,
     length: tl.constexpr,
     reaches: tl.constexpr,
 ) -> None:
@@ -168,14 +166,14 @@ def _order(
 
 @counting
 def _add(
-    x: tl.tensor,
-    table: tl.tensor,
-    starts: tl.tensor,
-    ordered: tl.tensor,
-    first: tl.tensor,
-    size: tl.tensor,
-    columns: tl.tensor,
-    stretches: tl.tensor,
+    x,
+    table,
+    starts,
+    ordered,
+    first,
+    size,
+    columns,
+    stretches,
     block: tl.constexpr,
     length: tl.constexpr,
     tile: tl.constexpr,
@@ -260,8 +258,8 @@ def _lists(
 
 
 def _seed(hashes: Hashes) -> int:
-    """What the keys of the rows are scrambled from, a step apart."""
-    return signed(hashes.seed + splitmix.STEP * (1 + KEYS * hashes.epoch))
+    """What the keys of the rows are mixed from, a step apart."""
+    return signed(hashes.seed + random_words.STEP * (1 + KEYS * hashes.epoch))
 
 
 def _length(block: int) -> int:
@@ -277,15 +275,7 @@ def _tile(length: int) -> tuple[int, bool]:
 
 
 @kernel
-def _read(
-    table: tl.tensor,
-    seed: tl.tensor,
-    row: tl.constexpr,
-    number: tl.tensor,
-    lane: tl.tensor,
-    inside: tl.tensor,
-    columns: tl.tensor,
-) -> Any:
+def _read(table, seed, row: tl.constexpr, number, lane, inside, columns) -> Any:
     """What a row says of elements: those of one block, or each of its own."""
     key = _key(seed, tl.full([], row, tl.int32))
     start, minus = _drawn(key, number, columns)
@@ -296,14 +286,12 @@ def _read(
 
 
 @kernel
-def _middle(a: tl.tensor, b: tl.tensor, c: tl.tensor) -> Any:
+def _middle(a, b, c) -> Any:
     return tl.maximum(tl.minimum(a, b), tl.minimum(tl.maximum(a, b), c))
 
 
 @kernel
-def _middle_of_5(
-    a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor, e: tl.tensor
-) -> Any:
+def _middle_of_5(a, b, c, d, e) -> Any:
     """The least of four is below the median of five, and their greatest above it."""
     low = tl.maximum(tl.minimum(a, b), tl.minimum(c, d))
     high = tl.minimum(tl.maximum(a, b), tl.maximum(c, d))
@@ -311,15 +299,7 @@ def _middle_of_5(
 
 
 @kernel
-def _middle_of_7(
-    a: tl.tensor,
-    b: tl.tensor,
-    c: tl.tensor,
-    d: tl.tensor,
-    e: tl.tensor,
-    f: tl.tensor,
-    g: tl.tensor,
-) -> Any:
+def _middle_of_7(a, b, c, d, e, f, g) -> Any:
     """By thirteen comparisons, of which each keeps what may still be the median."""
     a, f = tl.minimum(a, f), tl.maximum(a, f)
     a, d = tl.minimum(a, d), tl.maximum(a, d)
@@ -337,11 +317,11 @@ def _middle_of_7(
 
 @counting
 def _estimate(
-    out: tl.tensor,
-    table: tl.tensor,
-    seed: tl.tensor,
-    size: tl.tensor,
-    columns: tl.tensor,
+    out,
+    table,
+    seed,
+    size,
+    columns,
     rows: tl.constexpr,
     block: tl.constexpr,
     tile: tl.constexpr,
@@ -398,9 +378,7 @@ def estimate_sketch_(
 
 
 @counting
-def _energy(
-    table: tl.tensor, lanes: tl.tensor, sums: tl.tensor, columns: tl.tensor
-) -> None:
+def _energy(table, lanes, sums, columns) -> None:
     row = tl.program_id(0)
     lane = tl.arange(0, LANES)
     cells = table + row.to(tl.int64) * columns

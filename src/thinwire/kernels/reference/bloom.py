@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from thinwire.kernels.dispatch import cpu_primitive, primitive
+from thinwire.kernels.random_words import random_word
 from thinwire.kernels.reference.bits import from_bits, to_bits
 from thinwire.kernels.sections import check_length, index_dtype
-from thinwire.kernels.splitmix import lot
 
 _32 = 0xFFFFFFFF
 
@@ -59,8 +59,8 @@ def bloom_sample(positives: Tensor, nnz: int, key: int) -> Tensor:
 
     Each index has a random word of the key. The lowest are drawn, ties by index.
     """
-    lots = [lot(key, index) for index in positives.tolist()]
-    first = sorted(range(len(lots)), key=lots.__getitem__)[:nnz]
+    words = [random_word(key, index) for index in positives.tolist()]
+    first = sorted(range(len(words)), key=words.__getitem__)[:nnz]
     return positives[torch.tensor(sorted(first), dtype=torch.int64)]
 
 
@@ -97,7 +97,7 @@ def bloom_resolve(
                 continue
             sets[bit] = [index for index in sets[bit] if index not in chosen]
             if sets[bit]:
-                drawn = (lot(key, draws) >> 32) * len(sets[bit]) >> 32
+                drawn = (random_word(key, draws) >> 32) * len(sets[bit]) >> 32
                 chosen.add(sets[bit][drawn])
                 draws += 1
     return torch.tensor(sorted(chosen), dtype=positives.dtype)

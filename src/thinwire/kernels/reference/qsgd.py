@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from thinwire.kernels.dispatch import primitive
+from thinwire.kernels.random_words import STEP, mixed
 from thinwire.kernels.sections import check_length
-from thinwire.kernels.splitmix import STEP, scrambled
 
 LARGEST = 0x7F7FFFFF  # the bits of the largest finite float32
 
@@ -97,7 +97,7 @@ def check_numbers(wrong: bool, levels: int) -> None:  # noqa: FBT001
 def draws(count: int, key: int, device: torch.device) -> Tensor:
     """Multiples of 2**-31 from 0 to below 1: the upper bits of each place's `lot`."""
     state = torch.arange(1, count + 1, device=device) * _signed(STEP)
-    state += _signed(scrambled(key))
+    state += _signed(mixed(key))
     state = (state ^ _shifted(state, 30)) * _signed(_FIRST)
     state = (state ^ _shifted(state, 27)) * _signed(_SECOND)
     return _shifted(state ^ _shifted(state, 31), 33).double() * 2.0**-31

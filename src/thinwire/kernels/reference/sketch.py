@@ -8,7 +8,7 @@ from torch import Tensor
 
 from thinwire.kernels.dispatch import primitive
 from thinwire.kernels.hashes import Hashes, half_bits, signed, turn_keys
-from thinwire.kernels.splitmix import FIRST, SECOND, STEP
+from thinwire.kernels.random_words import FIRST, SECOND, STEP
 
 _LANES = 64
 
