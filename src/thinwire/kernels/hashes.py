@@ -17,13 +17,13 @@ from torch import Tensor
 
 from thinwire.kernels.random_words import STEP, WORD, mixed
 
-# Each epoch has so many keys: one for a row, and what is over for other draws.
+# Keys of an epoch: one for each row, the others for other draws.
 KEYS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Hashes:
-    """The shape of a sketch, and what its hashes are drawn from.
+    """The shape of a sketch, and the seed of its hashes.
 
     >>> Hashes(rows=1, columns=100, block=64, seed=7).key(0) == key(7, 0, 0)
     True
@@ -45,7 +45,7 @@ class Hashes:
             raise ValueError(f"{self.rows} rows: there are from 1 to {KEYS - 1}")
 
     def key(self, row: int) -> int:
-        """What the hashes of a row begin with."""
+        """The key of a row's hashes."""
         return key(self.seed, self.epoch, row)
 
     @property

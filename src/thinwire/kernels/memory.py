@@ -1,7 +1,7 @@
-"""Memory for vectors that stay, and are gone through, and jumped about in, every step.
+"""Memory for vectors that live long and are read in order and at random every step.
 
-Where the system lends pages of 2 MB, one entry of the page table stands for as much as
-512 of the usual ones do.
+Where the system has pages of 2 MB, one entry of the page table stands for 512 usual
+pages.
 """
 
 import mmap
@@ -23,7 +23,7 @@ def zeros(size: int, device: torch.device | None = None) -> Tensor:
     here = device is None or device.type == "cpu"
     if not here or size < _LEAST or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.zeros(size, device=device, dtype=torch.float32)
-    room = mmap.mmap(-1, 4 * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages = mmap.mmap(-1, 4 * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # the system has no such pages
-        room.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(room, dtype=torch.float32)
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.float32)

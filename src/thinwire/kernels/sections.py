@@ -1,6 +1,6 @@
-"""What decoders share, whatever the backend: the type of indices and the checks.
+"""Checks that the decoders of all backends share, and the type of indices.
 
-A section begins at a multiple of 8 bytes: `Packet.parse` sees to it.
+A section begins at a multiple of 8 bytes: `Packet.parse` copies it otherwise.
 """
 
 import torch
@@ -22,25 +22,25 @@ def check_gradient(grad: Tensor, offset: int, size: int) -> None:
 
 
 def index_nbits(size: int, nnz: int, low: int | None) -> int:
-    """The bits of an Elias-Fano list with so many low bits; without, of a bitmap."""
+    """The bits of an Elias-Fano list with `low` low bits; with None, of a bitmap."""
     return size if low is None else nnz * (low + 1) + (size >> low)
 
 
 def check_length(section: Tensor, nbits: int) -> None:
-    """Refuse bytes that are not so many bits and the zeros that fill a 64-bit word."""
+    """Refuse a section unless it has `nbits` bits, padded to a 64-bit word at most."""
     nbytes = -(-nbits // 8)
     if not nbytes <= section.numel() <= -(-nbits // 64) * 8:
         raise ValueError(f"{section.numel()} bytes where {nbytes} are expected")
 
 
 def check_count(found: int, nnz: int) -> None:
-    """Refuse another number of indices than was announced."""
+    """Refuse another number of indices than the header states."""
     if found != nnz:
         raise ValueError(f"{found} indices, not {nnz}")
 
 
 def check_order(ascending: bool, size: int) -> None:  # noqa: FBT001
-    """Refuse indices that are no list over `size` elements."""
+    """Refuse indices that do not ascend below `size`."""
     if not ascending:
         raise ValueError(f"indices that do not increase strictly from 0 up to {size}")
 
@@ -52,6 +52,6 @@ def check_spare(clean: bool) -> None:  # noqa: FBT001
 
 
 def check_ascending(ascending: bool) -> None:  # noqa: FBT001
-    """Refuse to encode what is no list."""
+    """Refuse to encode indices that do not ascend."""
     if not ascending:
         raise IndexError("indices that do not increase strictly from 0 on")

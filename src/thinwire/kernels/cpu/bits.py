@@ -49,12 +49,12 @@ def as_words(section: Tensor, count: int) -> Words:
 
 
 def as_section(words: Words, nbits: int) -> Tensor:
-    """The bytes that hold the first so many bits."""
+    """The bytes that hold the first `nbits` bits."""
     return torch.from_numpy(words.view(np.uint8)[: -(-nbits // 8)])
 
 
 def all_zero_from(words: Words, nbits: int) -> bool:
-    """Whether no bit is set after so many, in the word where they end."""
+    """Whether no bit from `nbits` on is set in the word that it lies in."""
     return nbits & 63 == 0 or int(words[nbits >> 6]) >> (nbits & 63) == 0
 
 

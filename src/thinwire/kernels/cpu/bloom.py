@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.cpu.compiled import kernel, part, refcounted
+from thinwire.kernels.cpu.compiled import allocating, kernel, part
 from thinwire.kernels.cpu.random_words import mixed, random_word
 from thinwire.kernels.reference.bloom import checked_filter
 from thinwire.kernels.sections import index_dtype
@@ -94,7 +94,7 @@ def _place(premixed: Any, seed: Any, bits: Any, inverse: Any) -> Any:
 
 
 @kernel
-@refcounted
+@allocating
 def _insert(indices: Indices, bits: int, hashes: int, octets: Octets) -> None:
     inverse = (1 << 32) // bits
     premixed = np.empty(_BATCH, np.uint32)
@@ -112,7 +112,7 @@ def _insert(indices: Indices, bits: int, hashes: int, octets: Octets) -> None:
 
 
 @kernel
-@refcounted
+@allocating
 def _positives(
     octets: Octets, bits: int, hashes: int, size: int, found: Indices
 ) -> int:
@@ -172,7 +172,7 @@ def _take_lowest(
 
 
 @kernel
-@refcounted
+@allocating
 def _resolve(
     positives: Indices,
     bits: int,
@@ -232,7 +232,7 @@ def _hash_rows(positives: Indices, first: int, bits: int, places: Any) -> int:
 
 
 @part
-@refcounted
+@allocating
 def _conflict_sets(
     positives: Indices,
     bits: int,

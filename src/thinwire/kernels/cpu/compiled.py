@@ -1,9 +1,9 @@
 """Kernels that numba compiles: once per machine, not once per process.
 
 The ranks of one machine start together and need the same kernels at the same moment.
-Whoever comes first compiles under a lock on the cache's directory; the others wait and
-load what it wrote, all at once. To compile a first kernel takes 0.3 s more than a
-further one, so that who has compiled before goes first.
+The first process compiles under a lock on the cache's directory. The others wait and
+load the result, all at once. A process takes 0.3 s longer for the first kernel that it
+compiles than for later ones, so a process that has compiled before goes first.
 """
 
 import gc
@@ -21,32 +21,32 @@ from numba.core.caching import FunctionCache
 from numba.core.cpu import CPUTargetOptions
 from numba.core.runtime.nrt import rtsys
 
-# Seconds to wait for others before compiling beside them.
-PATIENCE = 60.0
-# Seconds that who has not compiled yet leaves to those who have.
-COURTESY = 0.05
+# Seconds to wait for other processes before compiling without the lock.
+LONGEST_WAIT = 60.0
+# Seconds by which a process that has not compiled yet lets others go first.
+HEAD_START = 0.05
 
-_LOCK = "thinwire.lock"
-# Nobody calls a kernel from C, and what makes no array need not count references.
-# Numba does not promise to know these options for ever: without them it is slower.
-_SPARING = {"no_cfunc_wrapper": True, "_nrt": False}
+_LOCK_FILE = "thinwire.lock"
+# No kernel is called from C, and one that makes no array need not count references.
+# A release of numba without these options compiles more slowly.
+_OPTIONS = {"no_cfunc_wrapper": True, "_nrt": False}
 
 
-def refcounted(function: Callable[..., Any]) -> Any:
-    """Let a kernel or a part count references: it makes arrays, or calls who does."""
-    function.__dict__["refcounted"] = True
+def allocating(function: Callable[..., Any]) -> Any:
+    """Mark a kernel or a part that makes arrays, or calls a part that does."""
+    function.__dict__["allocating"] = True
     return function
 
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function without the GIL, on its first call, and keep it on disk."""
     dispatcher = _dispatcher(function)
-    shelf: Any = _Shelf
-    dispatcher._cache = shelf(function)  # noqa: SLF001
+    cache_of: Any = _LockedCache
+    dispatcher._cache = cache_of(function)  # noqa: SLF001
     compile_alone = dispatcher.compile
 
     def compile_once(signature: Any) -> Any:
-        with _turn.taken():
+        with _lock.held():
             return compile_alone(signature)
 
     dispatcher.compile = compile_once
@@ -59,22 +59,22 @@ def part(function: Callable[..., Any]) -> Any:
 
 
 def _dispatcher(function: Callable[..., Any], **more: bool) -> Any:
-    wanted = {**_SPARING, **more}
-    if "refcounted" in function.__dict__:
+    wanted = {**_OPTIONS, **more}
+    if "allocating" in function.__dict__:
         del wanted["_nrt"]
     known = {o: v for o, v in wanted.items() if hasattr(CPUTargetOptions, o)}
     njit: Any = numba.njit
     return njit(nogil=True, error_model="numpy", **known)(function)
 
 
-class _Shelf(FunctionCache):
-    """Numba's cache, to which a process that finds nothing returns with a lock.
+class _LockedCache(FunctionCache):
+    """Numba's cache, which a process that misses reads again once it holds the lock.
 
-    Numba gets ready for compiling before it looks. Of that, code that is compiled
-    already needs the memory manager alone; the rest is 0.3 s of imports.
+    Numba prepares for compiling before it reads the cache: 0.3 s of imports, of which
+    compiled code needs the memory manager only. Here only that is prepared.
 
     Numba compiles a kernel again when its own file has changed. Here a change of any
-    file that it may have parts from will do.
+    file that it may have parts from does so.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -87,13 +87,13 @@ class _Shelf(FunctionCache):
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         rtsys.initialize(context)
-        found = self._look(signature, context)
-        patience = monotonic() + PATIENCE
-        while found is None and _turn.wait(self.cache_path, patience):
-            found = self._look(signature, context)
+        found = self._read(signature, context)
+        deadline = monotonic() + LONGEST_WAIT
+        while found is None and _lock.wait(self.cache_path, deadline):
+            found = self._read(signature, context)
         return found
 
-    def _look(self, signature: Any, context: Any) -> Any:
+    def _read(self, signature: Any, context: Any) -> Any:
         with self._guard_against_spurious_io_errors():
             load: Any = self._load_overload
             return load(signature, context)
@@ -101,29 +101,29 @@ class _Shelf(FunctionCache):
 
 @cache
 def _stamp() -> tuple[tuple[str, float, int], ...]:
-    """What tells whether one of the package's kernel files has changed."""
+    """Names, times and sizes of the kernel files, which change when a file does."""
     here = Path(__file__)
     files = sorted(here.parent.glob("*.py"))
     stats = [(file.name, file.stat()) for file in files]
     return tuple((name, stat.st_mtime, stat.st_size) for name, stat in stats)
 
 
-class _Turn:
-    """Whose turn it is to compile: one thread's of all processes that share a cache."""
+class _CompileLock:
+    """Lets one thread of all processes that share a cache compile at a time."""
 
     def __init__(self) -> None:
         self._thread = RLock()
         self._depth = 0
         self._lock: int | None = None
-        self._settled = False
-        self._experienced = False
+        self._decided = False
+        self._has_compiled = False
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Hold the lock, if one is asked for, until the outermost kernel is done."""
+    def held(self) -> Iterator[None]:
+        """Keep the lock that `wait` takes until the outermost kernel is compiled."""
         with self._thread:
             collecting = gc.isenabled()
-            # A tenth of the time went into looking for garbage in what numba keeps.
+            # A tenth of the time went into collecting garbage among numba's objects.
             gc.disable()
             self._depth += 1
             try:
@@ -140,51 +140,54 @@ class _Turn:
         """Whether a thread compiles right now."""
         return self._depth > 0
 
-    def wait(self, folder: str, patience: float) -> bool:
-        """Whether to look again, which ends once the lock is held or not to be had."""
-        if self._settled:
+    def wait(self, folder: str, deadline: float) -> bool:
+        """Wait for the lock; returns whether to read the cache again.
+
+        False once the lock is held, or cannot be had.
+        """
+        if self._decided:
             return False
-        # Without locks (Windows, some network disks) everyone compiles for himself.
+        # Without locks (Windows, some network disks) each process compiles for itself.
         with suppress(ImportError, OSError):
             if self._lock is None:
                 self._lock = _opened(folder)
-                if not self._experienced:
-                    sleep(COURTESY)
+                if not self._has_compiled:
+                    sleep(HEAD_START)
                     return True
             if _locked(self._lock):
-                self._settled = self._experienced = True
+                self._decided = self._has_compiled = True
                 return True
-            if _unlocked_by_others(self._lock, patience):
+            if _unlocked_by_others(self._lock, deadline):
                 return True
-        self._settled = True
+        self._decided = True
         return False
 
     def _release(self) -> None:
         if self._lock is not None:
             _close(self._lock)
         self._lock = None
-        self._settled = False
+        self._decided = False
 
 
-_turn = _Turn()
+_lock = _CompileLock()
 
 
-def _start_anew() -> None:
-    """A child has its parent's turn, but not the thread whose turn it was."""
-    global _turn  # noqa: PLW0603 - one per process, as the lock is
-    if _turn.compiling:
+def _reset_after_fork() -> None:
+    """Replace the lock: a child does not have the thread that held it."""
+    global _lock  # noqa: PLW0603 - one per process, as the lock is
+    if _lock.compiling:
         gc.enable()
-    _turn = _Turn()
+    _lock = _CompileLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_anew)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def _opened(folder: str) -> int:
     os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - as numba will
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-    return os.open(os.path.join(folder, _LOCK), flags, 0o600)  # noqa: PTH118
+    return os.open(os.path.join(folder, _LOCK_FILE), flags, 0o600)  # noqa: PTH118
 
 
 def _locked(lock: int, *, shared: bool = False) -> bool:
@@ -196,11 +199,11 @@ def _locked(lock: int, *, shared: bool = False) -> bool:
     return False
 
 
-def _unlocked_by_others(lock: int, patience: float) -> bool:
-    """Wait for whoever compiles. A shared lock is given to all who wait at once."""
+def _unlocked_by_others(lock: int, deadline: float) -> bool:
+    """Wait until the lock is free; a shared lock lets all waiting processes go on."""
     from fcntl import LOCK_UN, flock
 
-    while monotonic() < patience:
+    while monotonic() < deadline:
         if _locked(lock, shared=True):
             flock(lock, LOCK_UN)
             return True

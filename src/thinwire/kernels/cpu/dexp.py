@@ -1,6 +1,6 @@
 """Sorted values as sums of exponentials: 17 ns a value to fit, 3 ns to evaluate.
 
-`reference_dexp` explains the fit and writes and reads sections; here are its loops over
+`reference.dexp` explains the fit and writes and reads sections; here are its loops over
 values.
 """
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.cpu.compiled import kernel, part, refcounted
+from thinwire.kernels.cpu.compiled import allocating, kernel, part
 from thinwire.kernels.reference.dexp import decoded, encoded
 
 Floats = NDArray[np.float32]
@@ -54,7 +54,7 @@ def _evaluate(fitted: Doubles, y: Floats) -> None:
 
 
 @kernel
-@refcounted
+@allocating
 def _fit(y: Floats, fitted: Doubles) -> None:
     if len(y) < _FEWEST:
         return
@@ -81,7 +81,7 @@ def _fit(y: Floats, fitted: Doubles) -> None:
 
 
 @part
-@refcounted
+@allocating
 def _ratios(y: Floats) -> tuple[float, float]:
     """What neighbours grow by; 0 where they are no exponentials."""
     last = len(y) - 1

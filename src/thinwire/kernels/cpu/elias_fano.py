@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.cpu.bits import as_section, as_words
-from thinwire.kernels.cpu.compiled import kernel, refcounted
+from thinwire.kernels.cpu.compiled import allocating, kernel
 from thinwire.kernels.cpu.intrinsics import count_ones, trailing_zeros
 from thinwire.kernels.sections import (
     check_ascending,
@@ -103,7 +103,7 @@ def _set_ones(indices: Indices, words: Words) -> bool:
 
 # It makes no array, but is laid out better this way: 1.8 ns an entry against 1.9.
 @kernel
-@refcounted
+@allocating
 def _encode(indices: Indices, low: int, words: Words) -> bool:
     """Write an Elias-Fano list, both of its streams through a word in a register.
 

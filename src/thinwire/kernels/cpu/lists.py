@@ -124,7 +124,7 @@ def _interleave(
     indices: Indices,
     joined: Floats,
 ) -> None:
-    """One ascending list from those of blocks that are dealt chunks in turn.
+    """One ascending list from those of interleaved blocks.
 
     Block b's own runs from `at[b]`, which moves there, to `ends[b]`.
     """

@@ -1,6 +1,6 @@
 """Values in a few bits, a sign and a level: 2.5 ns a value to encode, 0.7 to decode.
 
-What is computed, and why, is said in `thinwire.kernels.reference.log`. Encoding passes
+`thinwire.kernels.reference.log` explains what is computed, and why. Encoding passes
 over the values three times, for their range, for their cells and to count these; codes
 are then looked up by cell. To place the levels takes some 10 us.
 """
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.cpu.bits import all_zero_from, as_section, as_words
-from thinwire.kernels.cpu.compiled import kernel, part, refcounted
+from thinwire.kernels.cpu.compiled import allocating, kernel, part
 from thinwire.kernels.reference.log import check_levels, nbytes_log
 from thinwire.kernels.sections import check_length, check_spare
 
@@ -32,8 +32,8 @@ _SUM_BITS, _LEVEL_BITS = 28, 20
 _MAGNITUDE = 0x7FFFFFFF
 _INFINITY = 0x7F800000
 _MANTISSA = 0x7FFFFF
-# A count and a sum are kept in one number for so many values that neither overflows:
-# what is summed is what a cell does not tell, less than 2**20.
+# A count and a sum are kept in one number, and neither overflows for this many values:
+# the sum is of the magnitudes' low bits below 2**20 that a cell leaves out.
 _BATCH = 1 << 20
 _ONE = 1 << 40
 # Where the cells of negative values begin: there are at most 2**11 + 2 of either sign,
@@ -76,7 +76,7 @@ def _bits_of(typing: Any, value: Any) -> Any:
 
 
 @kernel
-@refcounted
+@allocating
 def _encode(values: Bits, bits: int, levels: Floats, words: Words) -> None:
     levels[:] = 0
     low, high, others = _range(values)
@@ -132,7 +132,7 @@ def _cells(
 
 
 @part
-@refcounted
+@allocating
 def _before(
     values: Bits,
     cells: NDArray[np.uint16],
@@ -276,7 +276,7 @@ def _code(
 
 
 @kernel
-@refcounted
+@allocating
 def _decode(levels: Floats, words: Words, bits: int, values: Floats) -> bool:
     """Answers whether the levels can be right; `words` must hold all codes."""
     count = len(levels)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.cpu.bits import all_zero_from, as_words
-from thinwire.kernels.cpu.compiled import kernel, part, refcounted
+from thinwire.kernels.cpu.compiled import allocating, kernel, part
 from thinwire.kernels.cpu.elias_fano import count_set_bits, read_set_bits
 from thinwire.kernels.cpu.random_words import random_word
 from thinwire.kernels.sections import check_length, check_spare, index_dtype
@@ -100,7 +100,7 @@ def _insert(
 
 
 @kernel
-@refcounted
+@allocating
 def _peel(
     cells: Cells,
     ids: Indices,
@@ -155,7 +155,7 @@ def _peel(
 
 
 @kernel
-@refcounted
+@allocating
 def _estimate(
     cells: Cells,
     ids: Indices,

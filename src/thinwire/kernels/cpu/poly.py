@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.cpu.compiled import kernel, part, refcounted
+from thinwire.kernels.cpu.compiled import allocating, kernel, part
 from thinwire.kernels.reference.poly import (
     VALUES_PER_PIECE,
     assembled,
@@ -95,9 +95,9 @@ def _strays_most(values: Floats, start: int, end: int, least: int) -> tuple[floa
 
 
 @kernel
-@refcounted
+@allocating
 def _cut(values: Floats, most: int, least: int, ends: Lengths) -> int:
-    """Where pieces end; answers how many there are."""
+    """Find where pieces end; returns their number."""
     count: int = _runs(values, ends)
     strayed = np.zeros(len(ends))
     knots = np.zeros(len(ends), np.int64)
@@ -125,11 +125,11 @@ def _cut(values: Floats, most: int, least: int, ends: Lengths) -> int:
 
 
 @kernel
-@refcounted
+@allocating
 def _describe(
     values: Floats, ends: Lengths, degree: int, counts: Counts, data: Floats
 ) -> int:
-    """Write what each piece is described by; answers how many numbers that takes."""
+    """Write the numbers that describe each piece; returns how many there are."""
     used = 0
     start = 0
     for i in range(len(ends)):
@@ -162,9 +162,9 @@ def _crosses(values: Floats, first: Any) -> bool:
 
 
 @part
-@refcounted
+@allocating
 def _fit(values: Floats, coefficients: Floats) -> None:
-    """Least squares, as `reference_poly` explains."""
+    """Least squares, as the reference explains."""
     terms = len(coefficients)
     last = len(values) - 1
     ahead = np.empty(terms)
@@ -205,9 +205,9 @@ def _fit(values: Floats, coefficients: Floats) -> None:
 
 
 @part
-@refcounted
+@allocating
 def _curve(coefficients: Floats, values: Floats) -> bool:
-    """Horner's rule; answers whether all values are finite."""
+    """Horner's rule; returns whether all values are finite."""
     last = len(values) - 1
     x = np.empty(_BATCH)
     y = np.empty(_BATCH)
@@ -229,9 +229,9 @@ def _curve(coefficients: Floats, values: Floats) -> bool:
 
 
 @kernel
-@refcounted
+@allocating
 def _evaluate(lengths: Lengths, counts: Counts, data: Floats, values: Floats) -> bool:
-    """Every piece; answers whether all values are finite."""
+    """Every piece; returns whether all values are finite."""
     finite = True
     at = 0
     start = 0

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.cpu.bits import all_zero_from, as_section, as_words
-from thinwire.kernels.cpu.compiled import kernel, refcounted
+from thinwire.kernels.cpu.compiled import allocating, kernel
 from thinwire.kernels.cpu.intrinsics import leading_zeros, trailing_zeros
 from thinwire.kernels.reference.rice import check_room, check_widest
 from thinwire.kernels.sections import (
@@ -71,9 +71,9 @@ def decode_rice(section: Tensor, size: int, nnz: int) -> Tensor:
 
 
 @kernel
-@refcounted
+@allocating
 def _choose(indices: Indices, widths: Octets) -> tuple[int, int]:
-    """Write each block's width; answers the bits of remainders and of quotients.
+    """Write each block's width; returns the bits of remainders and of quotients.
 
     (-1, -1) if indices fall. If 2^e is the mean gap plus one, rounded down to a power
     of two, no other width makes a block shorter than the best of e - 1, e and e + 1.
@@ -174,7 +174,7 @@ def _measure(widths: Octets, count: int) -> tuple[int, int]:
 
 
 @kernel
-@refcounted
+@allocating
 def _read(
     words: Words,
     widths: Octets,
@@ -183,7 +183,7 @@ def _read(
     size: int,
     indices: Indices,
 ) -> int:
-    """The inverse of `_write`; answers where the unary stream ends, or what is wrong.
+    """The inverse of `_write`; returns where the unary stream ends, or an error code.
 
     The widths have been checked: the remainders they ask for are there.
     """

@@ -78,7 +78,7 @@ def _count(indices: Indices, size: int) -> int:
 
 @kernel
 def _measure(indices: Indices, size: int, runs: Runs) -> int:
-    """Write the run lengths, of zeros first; answers the longest."""
+    """Write the run lengths, of zeros first; returns the longest."""
     end: Any = np.int64(0)  # of the run of ones so far
     ones: Any = np.int64(0)
     longest: Any = np.int64(0)

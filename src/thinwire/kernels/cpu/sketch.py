@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.cpu.compiled import kernel, part, refcounted
+from thinwire.kernels.cpu.compiled import allocating, kernel, part
 from thinwire.kernels.cpu.random_words import random_word
 from thinwire.kernels.cpu.threads import share_out
 from thinwire.kernels.hashes import Hashes, half_bits, turn_keys
@@ -81,7 +81,7 @@ def _sign(word: Any) -> Any:
 
 
 @kernel
-@refcounted
+@allocating
 def _encode_rows(
     x: Floats, table: Floats, keys: Words, block: int, low: int, high: int
 ) -> None:
@@ -141,7 +141,7 @@ def _add_run(cells: Floats, values: Floats, sign: Any) -> None:
 
 
 @kernel
-@refcounted
+@allocating
 def _estimate(
     out: Floats,
     table: Floats,
@@ -206,8 +206,8 @@ def _read_run(cells: Floats, seen: Floats, sign: Any) -> None:
         seen[t] = sign * cells[t]
 
 
-# Adding zero turns a zero's minus sign off: which of two zeros a comparison answers
-# with is the processor's business.
+# Adding zero removes the sign of a zero: which of two zeros a comparison returns
+# depends on the processor.
 
 
 @part

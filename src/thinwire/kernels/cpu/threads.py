@@ -1,7 +1,7 @@
-"""Share work among threads, where each has at least what 2 M elements take.
+"""Divide work among threads, where each gets at least 2 M elements.
 
-A round trip through the pool was measured as 66 us on an Ice Lake server. Who is done
-takes the next part: a thread may take milliseconds to wake.
+A round trip through the pool was measured as 66 us on an Ice Lake server. A thread
+that is done takes the next part, because others may take milliseconds to wake.
 
 Numba's own parallel loops abort the process when two Python threads enter them at once,
 which simulated ranks do. These threads never wait for each other, so any number of
@@ -34,9 +34,9 @@ def share_out(
 def parts_of(
     low: int, high: int, *, boundary: Callable[[int], int]
 ) -> list[tuple[int, int]]:
-    """Where the parts of a pass from `low` to `high` begin and end, one for a thread.
+    """Cut a pass from `low` to `high` into parts, one for each thread.
 
-    They meet at `boundary(p)`, the last place up to `p` where they may.
+    A part ends at `boundary(p)`, the last place up to `p` where it may end.
     """
     threads = threads_for(high - low)
     if threads < 2:
@@ -47,13 +47,13 @@ def parts_of(
 
 
 def threads_for(size: int) -> int:
-    """How many threads a pass over so many elements is worth; below 2, the caller's."""
+    """The number of threads for a pass over `size` elements; below 2, the caller."""
     shares = size // SHARE
     return shares if shares < 2 else min(torch.get_num_threads(), shares)
 
 
 def make(calls: Sequence[Callable[[], object]], threads: int) -> None:
-    """Make all the calls; each thread makes the next one when it is done with one."""
+    """Make all calls in up to `threads` threads; returns when all are done."""
     if threads < 2 or len(calls) < 2:
         for call in calls:
             call()

@@ -6,8 +6,8 @@ program owns a run of entries: it joins those that share a word, writes the word
 end with an entry of its own, and zeros where there is none. To read, ones are counted
 by groups of words, then each program knows how many are before its own.
 
-Bytes that come over a wire are judged while they are read: a word of invalid stays on
-the device, and only whoever must know reads it. In invalid the reference decides.
+Received bytes are checked while they are read: a flag on the device is set if they are
+invalid. Where it must be read at once, the reference raises the error.
 """
 
 from typing import Any

@@ -26,13 +26,10 @@ def bfloat16_bits(word) -> Any:
 
 @kernel
 def rest(value, bf16: tl.constexpr) -> Any:
-    """What a value leaves behind that is taken away whole, or as a bfloat16.
-
-    NaN where it is not finite: as by subtraction.
-    """
+    """The value minus itself, or minus its bfloat16; NaN if it is not finite."""
     if bf16:
-        told = bfloat16_bits(value.to(tl.int32, bitcast=True)) << 16
-        left = value - told.to(tl.float32, bitcast=True)
+        rounded = bfloat16_bits(value.to(tl.int32, bitcast=True)) << 16
+        left = value - rounded.to(tl.float32, bitcast=True)
     else:
         left = value - value
     return left

@@ -1,8 +1,8 @@
 """How kernels for CUDA are written and launched, in the interpreter too.
 
 With `TRITON_INTERPRET=1` in the environment Triton runs kernels in Python, one program
-after the other, on tensors in the processor's memory: slow, and right on any machine.
-What only a device knows is left out there.
+after the other, on tensors in the CPU's memory: slow, and right on any machine.
+Options that only a device has are left out there.
 """
 
 from functools import lru_cache
@@ -67,7 +67,7 @@ def await_others(waiting: tl.constexpr, admitting: tl.constexpr) -> None:
 
     Until that is done, and with it all before, nothing may be read or written. If
     `admitting`, the next launch is set up beside this one, if it waits as well: good
-    for short ones, while a long one loses more by its company than the next one gains.
+    for short launches; a long one loses more than the next one gains.
     """
     if waiting:
         if admitting:
@@ -103,9 +103,9 @@ def reach(counts, k, bins: tl.constexpr) -> Any:
 
 @kernel
 def arrive(ticket) -> Any:
-    """Say that this program is done; answers how many were before it.
+    """Count this program as done, and return how many were done before it.
 
-    Who comes last sees all that the others have written.
+    The last one sees all that the others have written.
     """
     tl.debug_barrier()
     return tl.atomic_add(ticket, 1, sem="acq_rel", scope="gpu")
@@ -115,7 +115,7 @@ def arrive(ticket) -> Any:
 def meet(counter, target) -> None:
     """Wait until all programs of the launch are here, and see what they have written.
 
-    `target` is how many have arrived by then, earlier meetings counted in.
+    `target` is the counter's value by then, which earlier waits in the launch raised.
     """
     tl.debug_barrier()
     seen = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") + 1

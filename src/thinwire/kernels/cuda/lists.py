@@ -1,9 +1,9 @@
 """Sparse lists: merged and joined by rank, without a sort.
 
 An entry's place in a merged list is its own number plus that of the entries before it
-in the other list, which a binary search tells; neighbours take the same path, so it is
+in the other list, found by binary search; neighbours take the same path, so it is
 cached. An index that both lists have leaves a hole behind its sum, which keeps every
-place known beforehand: only whoever wants a list without holes waits for its length.
+place known beforehand: only a list without holes waits for its length.
 Where a merged list is merged again, its holes keep their index, so that it still
 ascends: of equal neighbours the first has the value, and the others have zero.
 """

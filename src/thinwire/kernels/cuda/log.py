@@ -1,6 +1,6 @@
 """Values in a few bits, a sign and a level: read in one launch, written in six.
 
-What is computed, and why, is said in `thinwire.kernels.reference.log`. To write them,
+`thinwire.kernels.reference.log` explains what is computed, and why. To write them,
 all programs find the range of the magnitudes (`_range`) and count them by cell
 (`_count`), in several tables so that they are not in each other's way. One adds these
 up (`_before`); one, a warp, moves the levels in rounds (`_move`), which is most of the
@@ -32,12 +32,12 @@ MOST: Any = tl.constexpr((2 << reference.LEVEL_BITS) - 1)
 
 # At most 2**11 + 1 cells are in use.
 CELLS: Any = tl.constexpr(1 << 12)
-# A count and the sum of what a cell does not tell, less than 2**20, in one number: for
-# so many values that neither overflows.
+# A count, and the sum of the magnitudes' low bits below 2**20 that a cell leaves out,
+# in one number: neither overflows for this many values.
 _BATCH = 1 << 20
 _TABLES = 16
 
-# What the launches tell each other, as words: of the magnitudes the least, counted from
+# The words that launches share: of the magnitudes the least, counted from
 # infinity down, and the largest; whether some values have none; the cells in use.
 DEPTH: Any = tl.constexpr(0)
 HIGH: Any = tl.constexpr(1)
@@ -55,7 +55,7 @@ def _magnitudes(values, i, nnz) -> Any:
 
 @kernel
 def _cut(shared) -> Any:
-    """The first cell, the bits of a magnitude that its cell does not tell, the last."""
+    """The first cell, how many low bits a cell leaves out, and the last cell."""
     high = tl.load(shared + HIGH)
     low = tl.minimum(INFINITY - tl.load(shared + DEPTH), high)
     length = tl.sum(((high - low) >> tl.arange(0, 32) > 0).to(tl.int32))

@@ -5,7 +5,7 @@ go and fetch them. Cells are therefore cut into stretches as long as a block, or
 little longer, so that a block reaches into the stretch in which it begins and into the
 next, at most; and every stretch gets a list of the blocks that may reach it. Blocks are
 put on the lists in any order (`_count`, `_place`), then each is moved to where the
-number of smaller ones on its list says (`_order`). After that a program owns a tile of
+number of smaller ones on its list is (`_order`). After that a program owns a tile of
 cells and walks along its list (`_add`): the vector is read once for each row, and all
 cells of a tile read neighbours.
 
@@ -59,7 +59,7 @@ _NETWORKS = (1, 3, 5, 7)
 
 @kernel
 def _mixed(word) -> Any:
-    """What `random_words.mixed` makes of it: shifts bring in zeros."""
+    """`random_words.mixed`: shifts bring in zeros."""
     word = (word ^ ((word >> 30) & 0x3FFFFFFFF)) * FIRST
     word = (word ^ ((word >> 27) & 0x1FFFFFFFFF)) * SECOND
     return word ^ ((word >> 31) & 0x1FFFFFFFF)
@@ -258,7 +258,7 @@ def _lists(
 
 
 def _seed(hashes: Hashes) -> int:
-    """What the keys of the rows are mixed from, a step apart."""
+    """The word that the keys of the rows are mixed from, STEP apart."""
     return signed(hashes.seed + random_words.STEP * (1 + KEYS * hashes.epoch))
 
 
@@ -276,7 +276,7 @@ def _tile(length: int) -> tuple[int, bool]:
 
 @kernel
 def _read(table, seed, row: tl.constexpr, number, lane, inside, columns) -> Any:
-    """What a row says of elements: those of one block, or each of its own."""
+    """A row's estimate of elements, which are of one block or each of its own."""
     key = _key(seed, tl.full([], row, tl.int32))
     start, minus = _drawn(key, number, columns)
     around = lane - (columns - start).to(tl.int32)

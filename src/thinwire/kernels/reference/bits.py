@@ -60,7 +60,7 @@ def to_bits(section: Tensor) -> Tensor:
 
 
 def clean_from(section: Tensor, nbits: int) -> bool:
-    """Whether no bit is set after so many."""
+    """Whether no bit from `nbits` on is set."""
     return not bool(to_bits(section[nbits // 8 :])[nbits % 8 :].any())
 
 

@@ -39,7 +39,7 @@ def bloom_positives(
 ) -> Tensor:
     """The first `most` indices below `size` (at most 2**32) whose bits are all set.
 
-    `ValueError` where these bytes are no filter of so many bits.
+    `ValueError` if these bytes are not a filter of `bits` bits.
 
     >>> import torch
     >>> section = torch.tensor([201, 94, 98], dtype=torch.uint8)

@@ -15,7 +15,7 @@ from thinwire.kernels.sections import (
 
 @primitive
 def encode_bitmap(indices: Tensor, size: int) -> Tensor:
-    """A bit for each of `size` elements, set where an index says; in whole bytes.
+    """A bit for each of `size` elements, set at each index; in whole bytes.
 
     The first element's bit is the least significant one of the first byte.
 

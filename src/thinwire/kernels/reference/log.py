@@ -49,7 +49,7 @@ class Cells(NamedTuple):
     counts: Counts
     sums: Counts
     first: int  # where cell 0 begins, in cells from 0.0 on
-    shift: int  # the bits of a magnitude that its cell does not tell
+    shift: int  # the low bits of a magnitude that a cell leaves out
     exponent: int  # of the largest magnitude, biased as in a float32
 
 

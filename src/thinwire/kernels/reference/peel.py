@@ -2,9 +2,9 @@
 
 A row is a short vector with a number. In a table of shape (rows of the table, columns,
 width) it has one cell in each row of the table, in the column that its number hashes
-to. It is added to some of them and subtracted from others, as the hash says. The hash
+to. It is added to some of them and subtracted from others, by the hash. The hash
 of number x under `keys[i]` is SplitMix64 of x + 1 begun at the key: the upper half,
-scaled to the columns, is the column; the lowest bit says whether to subtract.
+scaled to the columns, is the column; the lowest bit decides whether to subtract.
 """
 
 from typing import Literal
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from thinwire.kernels.dispatch import primitive
 from thinwire.kernels.reference.bits import to_bits
-from thinwire.kernels.reference.sketch import mixed, shifted
+from thinwire.kernels.reference.random_words import random_words, shifted
 from thinwire.kernels.sections import check_length, check_spare, index_dtype
 
 Estimate = Literal["median", "mean"]
@@ -96,21 +96,21 @@ def peel_rows_(cells: Tensor, ids: Tensor, keys: Tensor) -> tuple[Tensor, Tensor
 
 @primitive
 def estimate_rows(cells: Tensor, ids: Tensor, keys: Tensor, how: Estimate) -> Tensor:
-    """The rows of a float32 table as their cells say, by median (odd) or by mean."""
-    said = []
+    """Estimate rows of a float32 table by the median (odd) or mean of their cells."""
+    estimates = []
     for row, key in zip(cells, keys.tolist(), strict=True):
         column, subtract = places(ids, key, cells.shape[1])
-        said.append(torch.where(subtract[:, None], -row[column], row[column]))
+        estimates.append(torch.where(subtract[:, None], -row[column], row[column]))
     if how == "median":
-        return torch.stack(said).sort(0).values[len(said) // 2]
-    total = said[0]
-    for value in said[1:]:
+        return torch.stack(estimates).sort(0).values[len(estimates) // 2]
+    total = estimates[0]
+    for value in estimates[1:]:
         total = total + value
     # A tensor, because CUDA multiplies by the reciprocal of a number.
-    return total / torch.tensor(float(len(said)), device=cells.device)
+    return total / torch.tensor(float(len(estimates)), device=cells.device)
 
 
 def places(ids: Tensor, key: int, columns: int) -> tuple[Tensor, Tensor]:
     """The column of each row, and whether it is subtracted there."""
-    words = mixed(key, ids.long())
+    words = random_words(key, ids.long())
     return shifted(words, 32) * columns >> 32, (words & 1) == 1

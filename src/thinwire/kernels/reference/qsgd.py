@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from thinwire.kernels.dispatch import primitive
-from thinwire.kernels.random_words import STEP, mixed
+from thinwire.kernels.random_words import mixed
+from thinwire.kernels.reference.random_words import random_words, shifted
 from thinwire.kernels.sections import check_length
 
 LARGEST = 0x7F7FFFFF  # the bits of the largest finite float32
@@ -73,12 +74,12 @@ def nbytes_qsgd(nnz: int, levels: int, bucket: int) -> int:
 
 
 def shortened(bucket: int, count: int) -> int:
-    """A bucket no longer than a list of so many values."""
+    """A bucket no longer than a list of `count` values."""
     return min(bucket, max(count, 1))
 
 
 def number_dtype(levels: int) -> torch.dtype:
-    """What holds whole numbers from `-levels` to `levels`."""
+    """The type of integers from `-levels` to `levels`."""
     return torch.int8 if levels <= 127 else torch.int16
 
 
@@ -95,18 +96,6 @@ def check_numbers(wrong: bool, levels: int) -> None:  # noqa: FBT001
 
 
 def draws(count: int, key: int, device: torch.device) -> Tensor:
-    """Multiples of 2**-31 from 0 to below 1: the upper bits of each place's `lot`."""
-    state = torch.arange(1, count + 1, device=device) * _signed(STEP)
-    state += _signed(mixed(key))
-    state = (state ^ _shifted(state, 30)) * _signed(_FIRST)
-    state = (state ^ _shifted(state, 27)) * _signed(_SECOND)
-    return _shifted(state ^ _shifted(state, 31), 33).double() * 2.0**-31
-
-
-def _shifted(state: Tensor, by: int) -> Tensor:
-    """A shift of unsigned 64-bit numbers."""
-    return (state >> by) & ((1 << (64 - by)) - 1)
-
-
-def _signed(constant: int) -> int:
-    return constant - (constant >> 63 << 64)
+    """Multiples of 2**-31 from 0 to below 1: the upper bits of each random word."""
+    words = random_words(mixed(key), torch.arange(count, device=device))
+    return shifted(words, 33).double() * 2.0**-31

@@ -22,8 +22,8 @@ def encode_rice(indices: Tensor) -> Tensor:
     """Gaps in Rice codes: widths of blocks of 256, remainders, quotients in unary.
 
     A gap is the number of elements between an index and the one before. A block's width
-    is a byte: so many low bits of each of its gaps are its remainders. The quotients
-    are so many zeros each, and a one. The three streams follow without padding.
+    is a byte: that many low bits of each of its gaps are the remainders. A quotient is
+    that many zeros and a one. The three streams follow without padding.
 
     >>> import torch
     >>> encode_rice(torch.tensor([3, 20, 30])).tolist()  # 4 * 0 + 3, 4 * 4, 4 * 2 + 1
@@ -68,7 +68,7 @@ def decode_rice(section: Tensor, size: int, nnz: int) -> Tensor:
 
 
 def check_room(section: Tensor, nbits: int, nnz: int) -> None:
-    """Refuse fewer than so many bits and a quotient of one bit or more for each gap."""
+    """Refuse a section too short for its remainders and one bit of quotient per gap."""
     if nbits + nnz > 8 * section.numel():
         raise ValueError(f"{nnz} gaps in {section.numel()} bytes")
 

@@ -77,7 +77,7 @@ def decode_runs(section: Tensor, size: int, nnz: int) -> Tensor:
 
 
 def check_header(count: int, width: int, reserved: bytes, nnz: int) -> None:
-    """Refuse a number of runs that so many ones, or no bits at all, cannot have."""
+    """Refuse a number of runs that `nnz` ones, or no bits at all, cannot have."""
     if any(reserved):
         raise ValueError("a header that sets reserved bits")
     if not 1 <= count <= 2 * nnz + 1:

@@ -1,14 +1,14 @@
 """Count-sketches: every hash of every element, row by row.
 
-`hashes.py` says where an element lies. A cell adds up its elements in ascending order.
+`hashes.py` defines where an element lies. A cell adds its elements in ascending order.
 """
 
 import torch
 from torch import Tensor
 
 from thinwire.kernels.dispatch import primitive
-from thinwire.kernels.hashes import Hashes, half_bits, signed, turn_keys
-from thinwire.kernels.random_words import FIRST, SECOND, STEP
+from thinwire.kernels.hashes import Hashes, half_bits, turn_keys
+from thinwire.kernels.reference.random_words import random_words, shifted
 
 _LANES = 64
 
@@ -37,7 +37,7 @@ def encode_sketch(x: Tensor, hashes: Hashes) -> Tensor:
 def estimate_sketch_(
     out: Tensor, table: Tensor, hashes: Hashes, *, mean: bool = False
 ) -> None:
-    """What a table says of every element: the median of its rows, or their mean.
+    """Estimate every element from a table: the median of its rows, or their mean.
 
     The median takes 1, 3, 5 or 7 rows of finite cells: that of an even number is biased
     or is no row's.
@@ -88,30 +88,17 @@ def places(
 ) -> tuple[Tensor, Tensor]:
     """The cell and the sign of each element in a row."""
     elements = torch.arange(size, device=device)
-    words = mixed(hashes.key(row), elements // hashes.block)
+    words = random_words(hashes.key(row), elements // hashes.block)
     starts = shifted(words, 32) * hashes.columns >> 32
     cells = (starts + elements % hashes.block) % hashes.columns
     return cells, 1.0 - 2.0 * (words & 1)
 
 
-def mixed(key: int, numbers: Tensor) -> Tensor:
-    """64 bits for each number, drawn with a key; as int64, which wraps around alike."""
-    words = signed(key) + signed(STEP) * (numbers + 1)
-    words = (words ^ shifted(words, 30)) * signed(FIRST)
-    words = (words ^ shifted(words, 27)) * signed(SECOND)
-    return words ^ shifted(words, 31)
-
-
-def shifted(words: Tensor, count: int) -> Tensor:
-    """A shift to the right that brings in zeros, whatever the sign."""
-    return (words >> count) & ((1 << (64 - count)) - 1)
-
-
 def _turns(cells: Tensor) -> list[Tensor]:
-    """Elements such that none shares its cell with another of the same turn.
+    """Split elements into turns, so that no two of one turn share a cell.
 
-    The first element of each cell, the second of each, and so on: additions turn by
-    turn have one order on any device.
+    The first turn has the first element of each cell, the next the second, and so on:
+    added turn by turn, a cell has one order of additions on any device.
     """
     if len(cells) == 0:
         return []
@@ -145,5 +132,5 @@ def _permuted(numbers: Tensor, half: int, keys: list[int]) -> Tensor:
     mask = (1 << half) - 1
     left, right = numbers >> half, numbers & mask
     for key in keys:
-        left, right = right, left ^ (mixed(key, right) & mask)
+        left, right = right, left ^ (random_words(key, right) & mask)
     return left << half | right

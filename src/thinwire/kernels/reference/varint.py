@@ -17,7 +17,7 @@ LONGEST = 9
 
 @primitive
 def encode_varint(indices: Tensor) -> Tensor:
-    """Gaps in LEB128: seven bits a byte, low ones first; 128 says that more follow.
+    """Gaps in LEB128: seven bits a byte, low ones first; 128 is added if more follow.
 
     >>> import torch
     >>> encode_varint(torch.tensor([5, 6, 400])).tolist()
