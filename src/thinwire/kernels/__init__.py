@@ -11,10 +11,7 @@ from thinwire.kernels.dispatch import Stopwatch, by_reference, timed_primitives
 from thinwire.kernels.hashes import Hashes, hash_keys
 from thinwire.kernels.memory import zeros
 from thinwire.kernels.reference.accumulate import accumulate_, add_at_, select
-from thinwire.kernels.reference.bits import (
-    pack_bits,
-    unpack_bits,
-)
+from thinwire.kernels.reference.bits import pack_bits, unpack_bits
 from thinwire.kernels.reference.bloom import (
     bloom_positives,
     bloom_resolve,

@@ -127,11 +127,7 @@ def chunk_bits(chunk: int, stride: int) -> int:
 
 
 @kernel
-def read_entries(
-    place: Place,
-    indices: Indices,
-    values: Floats,
-) -> bool:
+def read_entries(place: Place, indices: Indices, values: Floats) -> bool:
     """`values = x[indices]`."""
     x, start, chunk, stride, length = place
     bits = chunk_bits(chunk, stride)
@@ -145,11 +141,7 @@ def read_entries(
 
 
 @kernel
-def write_entries(
-    place: Place,
-    indices: Indices,
-    values: NDArray[Any],
-) -> bool:
+def write_entries(place: Place, indices: Indices, values: NDArray[Any]) -> bool:
     """`x[indices] = values`."""
     x, start, chunk, stride, length = place
     bits = chunk_bits(chunk, stride)
@@ -164,11 +156,7 @@ def write_entries(
 
 @kernel
 def add_entries(
-    place: Place,
-    indices: Indices,
-    values: Floats,
-    sign: Any,
-    words: Bits,
+    place: Place, indices: Indices, values: Floats, sign: Any, words: Bits
 ) -> bool:
     """`x[indices] += sign * values`, marked in `words` unless that is empty."""
     x, start, chunk, stride, length = place
@@ -186,12 +174,7 @@ def add_entries(
 
 
 @kernel
-def replace_entries(
-    place: Place,
-    indices: Indices,
-    held: Floats,
-    sent: Floats,
-) -> bool:
+def replace_entries(place: Place, indices: Indices, held: Floats, sent: Floats) -> bool:
     """`x[indices] = held - sent`."""
     x, start, chunk, stride, length = place
     bits = chunk_bits(chunk, stride)

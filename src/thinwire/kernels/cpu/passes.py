@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 
 from thinwire.kernels.cpu.arrays import Place
 from thinwire.kernels.cpu.compiled import kernel, part
-from thinwire.kernels.cpu.intrinsics import (
-    MAGNITUDE,
-    magnitude,
-)
+from thinwire.kernels.cpu.intrinsics import MAGNITUDE, magnitude
 
 intrinsic: Any = extending.intrinsic
 

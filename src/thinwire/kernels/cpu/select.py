@@ -229,12 +229,7 @@ def _gather(
 
 @part
 def _compact(
-    where: Indices,
-    found: Floats,
-    kth: int,
-    ties: int,
-    indices: Indices,
-    values: Floats,
+    where: Indices, found: Floats, kth: int, ties: int, indices: Indices, values: Floats
 ) -> None:
     """Those above `kth`, and the first `ties` that are equal to it."""
     taken: Any = 0

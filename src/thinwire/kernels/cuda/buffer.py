@@ -272,10 +272,7 @@ def _geometry(blocks: tuple[Block, ...], device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def _aims(
-    blocks: tuple[Block, ...],
-    counts: tuple[int, ...],
-    rows: int,
-    device: torch.device,
+    blocks: tuple[Block, ...], counts: tuple[int, ...], rows: int, device: torch.device
 ) -> Tensor:
     """How many elements of a block's sample are to reach its threshold."""
     sampled = rows * mark.NEIGHBOURS.value

@@ -54,7 +54,7 @@ MANY: Any = tl.constexpr(1024)
 
 
 @kernel
-def _batch(found: tl.tensor, q: tl.tensor, room: tl.tensor, count: tl.tensor) -> Any:
+def _batch(found, q, room, count) -> Any:
     i = tl.program_id(0) * BATCH + tl.arange(0, BATCH)
     inside = i < count
     entry = tl.load(found + q.to(tl.int64) * room + i, mask=inside, other=0)
@@ -63,12 +63,12 @@ def _batch(found: tl.tensor, q: tl.tensor, room: tl.tensor, count: tl.tensor) ->
 
 @kernel
 def _order(
-    g: tl.tensor,
-    q: tl.tensor,
-    listed: tl.tensor,
-    shifts: tl.tensor,
-    tiles: tl.tensor,
-    crowds: tl.tensor,
+    g,
+    q,
+    listed,
+    shifts,
+    tiles,
+    crowds,
 ) -> None:
     """How far the candidates of each tile lie from where ascending order has them."""
     t = g * CROWD + tl.arange(0, CROWD)
@@ -85,16 +85,16 @@ def _order(
 
 @kernel
 def count_coarse(
-    rows: tl.tensor,
-    state: tl.tensor,
-    found: tl.tensor,
-    room: tl.tensor,
-    cleared: tl.tensor,
-    words: tl.tensor,
-    listed: tl.tensor,
-    shifts: tl.tensor,
-    tiles: tl.tensor,
-    batches: tl.tensor,
+    rows,
+    state,
+    found,
+    room,
+    cleared,
+    words,
+    listed,
+    shifts,
+    tiles,
+    batches,
     waiting: tl.constexpr,
 ) -> None:
     """Find the bin that holds the k-th largest, or say that there is none.
@@ -133,15 +133,15 @@ def count_coarse(
 
 @kernel
 def count_fine(
-    rows: tl.tensor,
-    state: tl.tensor,
-    found: tl.tensor,
-    room: tl.tensor,
-    cleared: tl.tensor,
-    words: tl.tensor,
-    shifts: tl.tensor,
-    ordered: tl.tensor,
-    tiles: tl.tensor,
+    rows,
+    state,
+    found,
+    room,
+    cleared,
+    words,
+    shifts,
+    ordered,
+    tiles,
     waiting: tl.constexpr,
 ) -> None:
     """Find the k-th largest, and how many of exactly its magnitude to take.
@@ -179,18 +179,18 @@ def count_fine(
 
 
 @kernel
-def _larger_and_equal(entry: tl.tensor, inside: tl.tensor, kth: tl.tensor) -> Any:
+def _larger_and_equal(entry, inside, kth) -> Any:
     key = entry.to(tl.int32) & 0x7FFFFFFF
     return inside & (key > kth), inside & (key == kth)
 
 
 @kernel
 def count_given(
-    rows: tl.tensor,
-    state: tl.tensor,
-    ordered: tl.tensor,
-    room: tl.tensor,
-    given: tl.tensor,
+    rows,
+    state,
+    ordered,
+    room,
+    given,
     waiting: tl.constexpr,
 ) -> None:
     """How many larger ones (high half) and equal ones each batch has."""
@@ -208,17 +208,17 @@ def count_given(
 
 @kernel
 def write(
-    rows: tl.tensor,
-    state: tl.tensor,
-    ordered: tl.tensor,
-    room: tl.tensor,
-    given: tl.tensor,
-    indices: tl.tensor,
-    values: tl.tensor,
-    x: tl.tensor,
-    table: tl.tensor,
-    start: tl.tensor,
-    stride: tl.tensor,
+    rows,
+    state,
+    ordered,
+    room,
+    given,
+    indices,
+    values,
+    x,
+    table,
+    start,
+    stride,
     chunk: tl.constexpr,
     one: tl.constexpr,
     removing: tl.constexpr,
@@ -267,14 +267,14 @@ def write(
 
 @kernel
 def restore(
-    rows: tl.tensor,
-    state: tl.tensor,
-    found: tl.tensor,
-    room: tl.tensor,
-    x: tl.tensor,
-    table: tl.tensor,
-    start: tl.tensor,
-    stride: tl.tensor,
+    rows,
+    state,
+    found,
+    room,
+    x,
+    table,
+    start,
+    stride,
     chunk: tl.constexpr,
     one: tl.constexpr,
 ) -> None:

@@ -22,11 +22,11 @@ SHARED: Any = tl.constexpr(4 * 256 + 2)
 
 @kernel
 def _span(
-    x: tl.tensor,
-    i: tl.tensor,
-    start: tl.tensor,
-    length: tl.tensor,
-    stride: tl.tensor,
+    x,
+    i,
+    start,
+    length,
+    stride,
     chunk: tl.constexpr,
 ) -> Any:
     """Some elements of the block: their numbers, their values, and which there are."""
@@ -38,15 +38,15 @@ def _span(
 
 @kernel
 def _digit(
-    x: tl.tensor,
-    low: tl.tensor,
-    high: tl.tensor,
-    place: tl.tensor,
+    x,
+    low,
+    high,
+    place,
     chunk: tl.constexpr,
-    shared: tl.tensor,
-    met: tl.tensor,
-    kth: tl.tensor,
-    need: tl.tensor,
+    shared,
+    met,
+    kth,
+    need,
     level: tl.constexpr,
 ) -> Any:
     """The next bits of the k-th magnitude, and how many of those with them to take."""
@@ -70,23 +70,23 @@ def _digit(
 
 @kernel
 def partition(
-    x: tl.tensor,
-    labels: tl.tensor,
-    rows: tl.tensor,
-    count: tl.tensor,
-    table: tl.tensor,
-    start: tl.tensor,
-    length: tl.tensor,
-    stride: tl.tensor,
-    state: tl.tensor,
-    shared: tl.tensor,
-    parts: tl.tensor,
-    found: tl.tensor,
-    room: tl.tensor,
-    indices: tl.tensor,
-    values: tl.tensor,
-    others: tl.tensor,
-    other_values: tl.tensor,
+    x,
+    labels,
+    rows,
+    count,
+    table,
+    start,
+    length,
+    stride,
+    state,
+    shared,
+    parts,
+    found,
+    room,
+    indices,
+    values,
+    others,
+    other_values,
     chunk: tl.constexpr,
     one: tl.constexpr,
     asked: tl.constexpr,

@@ -24,18 +24,18 @@ READ, ADD, SUBTRACT, WRITE, LEAVE, KEEP = range(6)
 
 @kernel
 def _change(
-    x: tl.tensor,
-    indices: tl.tensor,
-    values: tl.tensor,
-    sent: tl.tensor,
-    divisor: tl.tensor,
-    nnz: tl.tensor,
-    lowest: tl.tensor,
-    start: tl.tensor,
-    length: tl.tensor,
-    stride: tl.tensor,
-    holders: tl.tensor,
-    holder: tl.tensor,
+    x,
+    indices,
+    values,
+    sent,
+    divisor,
+    nnz,
+    lowest,
+    start,
+    length,
+    stride,
+    holders,
+    holder,
     chunk: tl.constexpr,
     what: tl.constexpr,
     dividing: tl.constexpr,
@@ -80,7 +80,7 @@ def _change(
 
 
 @kernel
-def rounded(value: tl.tensor) -> Any:
+def rounded(value) -> Any:
     """The bits of the nearest bfloat16, ties to even, as the hardware does it.
 
     Spelled out, because the interpreter cuts off instead.
@@ -92,9 +92,7 @@ def rounded(value: tl.tensor) -> Any:
 
 
 @kernel
-def _differ(
-    word: tl.tensor, section: tl.tensor, wanted: tl.tensor, length: tl.tensor
-) -> None:
+def _differ(word, section, wanted, length) -> None:
     i = tl.arange(0, ENTRIES)
     here = tl.load(section + i, mask=i < length, other=0)
     there = tl.load(wanted + i, mask=i < length, other=0)

@@ -52,10 +52,10 @@ TICKETS: Any = tl.constexpr(64)  # of the sample, and of the two counts after it
 
 @kernel
 def extent(
-    table: tl.tensor,
-    q: tl.tensor,
-    start: tl.tensor,
-    length: tl.tensor,
+    table,
+    q,
+    start,
+    length,
     one: tl.constexpr,
 ) -> Any:
     """Where a block begins, and its length: as given if there is one block only."""
@@ -67,20 +67,20 @@ def extent(
 
 @kernel
 def sample(
-    x: tl.tensor,
-    grad: tl.tensor,
-    scale: tl.tensor,
-    table: tl.tensor,
-    first: tl.tensor,
-    start: tl.tensor,
-    length: tl.tensor,
-    stride: tl.tensor,
-    aims: tl.tensor,
-    state: tl.tensor,
-    sampled: tl.tensor,
-    cleared: tl.tensor,
-    words: tl.tensor,
-    rows: tl.tensor,
+    x,
+    grad,
+    scale,
+    table,
+    first,
+    start,
+    length,
+    stride,
+    aims,
+    state,
+    sampled,
+    cleared,
+    words,
+    rows,
     chunk: tl.constexpr,
     one: tl.constexpr,
     reading: tl.constexpr,
@@ -137,11 +137,11 @@ def sample(
 
 @kernel
 def _sum(
-    x: tl.tensor,
-    grad: tl.tensor,
-    scale: tl.tensor,
-    least: tl.tensor,
-    inside: tl.tensor,
+    x,
+    grad,
+    scale,
+    least,
+    inside,
     reading: tl.constexpr,
     scaled: tl.constexpr,
     zeroing: tl.constexpr,
@@ -168,22 +168,22 @@ def _sum(
 
 @kernel
 def accumulate_and_list(
-    x: tl.tensor,
-    grad: tl.tensor,
-    scale: tl.tensor,
-    table: tl.tensor,
-    first: tl.tensor,
-    start: tl.tensor,
-    length: tl.tensor,
-    stride: tl.tensor,
-    state: tl.tensor,
-    listed: tl.tensor,
-    found: tl.tensor,
-    room: tl.tensor,
-    tiles: tl.tensor,
-    crowds: tl.tensor,
-    words: tl.tensor,
-    extracted: tl.tensor,
+    x,
+    grad,
+    scale,
+    table,
+    first,
+    start,
+    length,
+    stride,
+    state,
+    listed,
+    found,
+    room,
+    tiles,
+    crowds,
+    words,
+    extracted,
     chunk: tl.constexpr,
     one: tl.constexpr,
     aligned: tl.constexpr,
@@ -257,10 +257,10 @@ def accumulate_and_list(
 
 @kernel
 def accumulate(
-    x: tl.tensor,
-    grad: tl.tensor,
-    scale: tl.tensor,
-    size: tl.tensor,
+    x,
+    grad,
+    scale,
+    size,
     scaled: tl.constexpr,
 ) -> None:
     """`x = x * scale + grad; grad = 0` for a tile."""
