@@ -56,9 +56,9 @@ def cut(grad, pieces):
 @pytest.mark.parametrize("pieces", [[torch.float32], [torch.bfloat16, torch.float16]])
 @pytest.mark.parametrize("name", PIPELINES)
 def test_every_step_is_the_references(name, pieces, monkeypatch):
-    from thinwire.kernels.cuda import room
+    from thinwire.kernels.cuda import buffer
 
-    monkeypatch.setattr(room, "SHORT", 0)
+    monkeypatch.setattr(buffer, "SHORT", 0)
     ours, wanted = (
         train(PIPELINES[name], pieces, by_reference=by_reference)
         for by_reference in (False, True)
