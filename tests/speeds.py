@@ -2,8 +2,8 @@
 
 from thinwire.cost import Rounds
 from thinwire.tools.plan.candidates import with_teams
-from thinwire.tools.plan.machine import Machine, Sharing, key, key_of_pace
-from thinwire.tools.plan.processes import FEWEST, MOST, Pace
+from thinwire.tools.plan.machine import Machine, Sharing, key, overhead_key
+from thinwire.tools.plan.processes import FEWEST, MOST, ProcessOverhead
 from thinwire.tools.plan.processor import Speed
 
 # 100 us a round and half a nanosecond a byte; the library's are shorter, and add up.
@@ -19,7 +19,7 @@ DENSE = Speed((0.0, 0.5e-9, 0.0, 0.0, 0.0), (0.0, 0.5e-9, 0.0, 0.0, 0.0))
 
 
 # In processes, computing takes half as long again and 2 ms.
-PACE = Pace(2e-3, 1.5)
+OVERHEAD = ProcessOverhead(2e-3, 1.5)
 
 
 def machine_for(choices) -> Machine:
@@ -30,5 +30,5 @@ def machine_for(choices) -> Machine:
             speed = DENSE if each.method == "dense" else SPARSE
             made.speeds[key(each, others)] = speed
             for count in range(FEWEST, MOST + 1):
-                made.paces[key_of_pace(each, Sharing(others, count))] = PACE
+                made.overheads[overhead_key(each, Sharing(others, count))] = OVERHEAD
     return made

@@ -16,10 +16,10 @@ def row(steps: int, *, in_time: bool = True) -> Row:
     return Row("topk", steps, losses, 5.0, 2.0, 100.0, 0.1, in_time=in_time)
 
 
-def test_the_first_method_sets_the_pace():
-    pace = _share(SETTINGS, time.monotonic() + 60, [])
-    assert pace.seconds == pytest.approx(16, abs=0.1)  # 0.8 of a third
-    assert pace.most is None
+def test_the_first_method_decides_the_steps():
+    limits = _share(SETTINGS, time.monotonic() + 60, [])
+    assert limits.seconds == pytest.approx(16, abs=0.1)  # 0.8 of a third
+    assert limits.most is None
 
 
 def test_the_others_make_as_many_steps_in_what_is_left():

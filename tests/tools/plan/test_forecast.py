@@ -8,7 +8,7 @@ from thinwire.errors import ConfigError
 from thinwire.tools.plan.candidates import Candidates, compared, with_teams
 from thinwire.tools.plan.choice import Choice
 from thinwire.tools.plan.forecast import Scenario, forecast, named, reduced
-from thinwire.tools.plan.processes import Pace
+from thinwire.tools.plan.processes import ProcessOverhead
 
 GIGABIT = Link(100e-6, 125e6)
 DENSE = Choice.parse("dense")
@@ -62,8 +62,10 @@ def test_ranks_that_share_cores_take_turns():
 def test_one_worker_computes_and_waits_for_nobody():
     alone = Scenario(1_000_000, 1, GIGABIT)
     machine = machine_for([DENSE])
-    for name in machine.paces:
-        machine.paces[name] = Pace(-1.0, 1.0)  # of processes that do not all wait
+    for name in machine.overheads:
+        machine.overheads[name] = ProcessOverhead(
+            -1.0, 1.0
+        )  # of processes that do not all wait
     reduction = forecast(DENSE, alone, machine).reduction
     assert reduction.seconds == reduction.compute > 0
 

@@ -17,10 +17,10 @@ from thinwire.tools import round_timing
 from thinwire.tools.plan import calibrate, machine, neighbours, processes
 from thinwire.tools.plan.calibrate import Metered
 from thinwire.tools.plan.choice import Choice
-from thinwire.tools.plan.moves import moves
-from thinwire.tools.plan.processes import Walls
+from thinwire.tools.plan.estimated import EstimatedCodec
+from thinwire.tools.plan.processes import ProcessTimes
 from thinwire.tools.plan.processor import Sample, Speed
-from thinwire.tools.plan.weighed import Weighed
+from thinwire.tools.plan.transport import transport_time
 
 
 def test_a_fit_finds_the_line_and_never_a_negative_factor():
@@ -78,7 +78,7 @@ def test_processes_measure_in_turns_and_what_is_short_more_often(monkeypatch):
     (found,) = simulate(
         1, lambda group: processes.measure_here(choices, [10, 20], group)
     )
-    assert found == Walls(ROUNDS, [[0.005, 0.3]])
+    assert found == ProcessTimes(ROUNDS, [[0.005, 0.3]])
     assert order == [10, 10, 20, 20, *9 * [10, 10, 10, 10, 20]]
 
 
@@ -105,7 +105,7 @@ def test_only_some_methods_hold_memory_at_once(monkeypatch):
     (found,) = simulate(
         1, lambda group: processes.measure_here(choices, [10, 20], group)
     )
-    assert found == Walls(ROUNDS, 3 * [[10.0, 20.0]])
+    assert found == ProcessTimes(ROUNDS, 3 * [[10.0, 20.0]])
     assert max(most) == 4
     labels = [choice.label for choice in choices for _ in range(2)]
     assert turns == 9 * labels[:4] + 9 * labels[4:]
@@ -150,16 +150,16 @@ def test_processes_crowd_this_machine_alike(cores, share, others, count, monkeyp
     assert processes.count(share, others) == count
 
 
-def test_a_pace_is_what_rounds_leave_of_real_reductions(measurements, monkeypatch):
+def test_the_overhead_is_fitted_to_reductions_without_rounds(measurements, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     dense, sharing = Choice.parse("dense"), machine.Sharing(processes=4)
     simulated = [4 * (1.0 + 2.0 * size) for size in processes.SIZES]
-    moved = [moves(dense, size, 4, ROUNDS).seconds for size in processes.SIZES]
+    moved = [transport_time(dense, size, 4, ROUNDS).seconds for size in processes.SIZES]
     walls = [5.0 + 3.0 * s + m for s, m in zip(simulated, moved, strict=True)]
     monkeypatch.setattr(
-        processes, "measure", lambda choices, count: Walls(ROUNDS, [walls])
+        processes, "measure", lambda choices, count: ProcessTimes(ROUNDS, [walls])
     )
-    found = machine.known([dense], sharing=sharing).pace(dense, sharing)
+    found = machine.known([dense], sharing=sharing).overhead(dense, sharing)
     assert found.factor == pytest.approx(3.0)
     assert found.constant == pytest.approx(5.0, abs=0.01)
 
@@ -175,7 +175,7 @@ def measurements(tmp_path, monkeypatch):
         "measure",
         lambda choices, count: (
             done.append(f"{len(choices)} by {count}")
-            or Walls(ROUNDS, [walls] * len(choices))
+            or ProcessTimes(ROUNDS, [walls] * len(choices))
         ),
     )
     speed = Speed((1.0, 2.0, 0.0, 0.0, 0.0), (1.0, 2.0, 0.0, 0.0, 0.0))
@@ -271,18 +271,18 @@ def test_a_weighed_codec_is_about_right(name):
     values = 1 + torch.empty(k).exponential_(generator=generator)
     vector = SparseVector(indices, values, size)
     actual = codec(name).encode(vector).body.numel()
-    assert Weighed(codec(name)).nbytes(size, k) == pytest.approx(actual, rel=0.1)
+    assert EstimatedCodec(codec(name)).nbytes(size, k) == pytest.approx(actual, rel=0.1)
 
 
 @pytest.mark.parametrize(("share", "factor"), [(1.0, 1.0), (2.0, 0.5), (4.0, 7 / 24)])
 def test_ranks_that_sleep_leave_their_core_to_others(share, factor):
     tree = Choice.parse("gtopk:variant=tree")
-    alone = moves(tree, 10_000, 8, ROUNDS)
-    least = moves(tree, 10_000, 8, ROUNDS, share=1e9).waits
-    shared = moves(tree, 10_000, 8, ROUNDS, share=share)
+    alone = transport_time(tree, 10_000, 8, ROUNDS)
+    least = transport_time(tree, 10_000, 8, ROUNDS, share=1e9).waits
+    shared = transport_time(tree, 10_000, 8, ROUNDS, share=share)
     own = (alone.waits - least) / (1 - 7 / 24)
     assert shared.waits == pytest.approx(alone.waits - (1 - factor) * own)
     assert shared.nbytes == alone.nbytes
     spardl = Choice.parse("spardl")
-    whole = moves(spardl, 10_000, 8, ROUNDS)
-    assert moves(spardl, 10_000, 8, ROUNDS, share=share) == whole
+    whole = transport_time(spardl, 10_000, 8, ROUNDS)
+    assert transport_time(spardl, 10_000, 8, ROUNDS, share=share) == whole

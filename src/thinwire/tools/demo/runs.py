@@ -1,8 +1,8 @@
 """The demo: the same small training run once per method, on local processes.
 
 Processes are started by torch's own elastic launcher, on the loopback interface, once
-for all methods. The first method sets the pace: the others make as many steps as it
-made in its share of the time, or as many as fit in theirs.
+for all methods. The first method decides the number of steps: the others make as many
+as it made in its share of the time, or as many as fit in theirs.
 """
 
 import logging
@@ -42,8 +42,8 @@ from thinwire.tools.demo.text import Corpus, standard_library
 
 LOSS_WINDOW = 10  # steps that a training loss in the table is averaged over
 
-# The pace setter takes less than its share, so that slower methods fit in theirs.
-_PACE = 0.8
+# The first method takes less than its share, so that slower methods fit in theirs.
+_FIRST_SHARE = 0.8
 _SECONDS_TO_START = 60
 
 Events = Connection
@@ -208,11 +208,11 @@ def _share(settings: Settings, deadline: float, runs: Sequence[Run]) -> Limits:
     left = max(deadline - time.monotonic(), 0.0)
     share = left / (len(settings.methods) - len(runs))
     if not runs:
-        return Limits(_PACE * share if len(settings.methods) > 1 else share)
+        return Limits(_FIRST_SHARE * share if len(settings.methods) > 1 else share)
     return Limits(share, most=len(runs[0].losses))
 
 
-def _row(runs: Sequence[Run], pace: Run) -> Row:
+def _row(runs: Sequence[Run], first_run: Run) -> Row:
     first = runs[0]
     return Row(
         first.method,
@@ -222,7 +222,7 @@ def _row(runs: Sequence[Run], pace: Run) -> Row:
         fmean(r.held_out[1] for r in runs),
         max(r.bytes_sent for r in runs),
         fmean(r.seconds for r in runs),
-        in_time=len(first.losses) == len(pace.losses),
+        in_time=len(first.losses) == len(first_run.losses),
     )
 
 

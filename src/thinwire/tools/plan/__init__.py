@@ -1,1 +1,1 @@
-"""What a step will take: forecast from cost cards, this machine's speed and a link."""
+"""Forecast the time of a training step from costs, this machine's speed and a link."""

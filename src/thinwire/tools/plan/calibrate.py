@@ -1,7 +1,7 @@
-"""How long this machine computes for a reduction: real ones, on simulated ranks.
+"""Processor time of reductions on this machine, measured on simulated ranks.
 
-The ranks run one after the other, in one process, so each finds a core of its own. What
-they spend inside of the group is not counted: that is the simulation's. Where ranks
+The ranks run one after the other, in one process, so that each has a core of its own.
+Time inside the group is the simulation's and is not counted. Where ranks
 share a machine, other processes keep its other cores busy meanwhile (`neighbours.py`).
 """
 
@@ -23,7 +23,7 @@ Point = tuple[int, int, float]
 """Elements, ranks and a density to measure at."""
 
 Trial = tuple[Choice, int, int]
-"""What is reduced, elements, and ranks."""
+"""A choice, elements and ranks."""
 
 # Large vectors on few ranks for what an element and an entry cost, others on more for
 # what a peer's entries do, small ones for what a list costs of any length.
@@ -61,7 +61,7 @@ def measure(
 ) -> dict[str, Speed]:
     """The speeds of methods with their codecs, by the names they are given.
 
-    Their densities are chosen here. `tell` is told what is measured.
+    Their densities are chosen here. `tell` is called with what is measured.
     """
 
     def spent(name: str, sweep: int) -> list[list[float]]:
@@ -89,19 +89,19 @@ def _trials(choice: Choice, points: Sequence[Point]) -> list[Trial]:
     trials = [
         (measured.at_density(density), size, ranks) for size, ranks, density in points
     ]
-    # What keeps everything would be measured twice at the densities of one size.
+    # Dense methods would be measured twice at the densities of one size.
     return list(dict.fromkeys(trials))
 
 
 def representative(choice: Choice) -> Choice:
-    """What is measured for a choice: several teams are measured as two."""
+    """The choice that is measured for a choice: several teams are measured as two."""
     teams = dict(choice.options).get("teams", 1)
     several = choice.method == "spardl" and teams != 1
     return choice.with_options(teams=2) if several else choice
 
 
 def keep_busy() -> Iterator[None]:
-    """Reduce for ever, as a rank does that has a core to itself."""
+    """Reduce for ever, as a rank on a core of its own."""
     size, ranks, density = POINTS[0]
     choice = Choice.parse("topk", density)
     parent = os.getppid()
@@ -116,7 +116,7 @@ def _spent(choice: Choice, size: int, ranks: int) -> list[float]:
 
 
 def _sample(trial: Trial, sweeps: Sequence[Sequence[float]]) -> Sample:
-    """What ranks spend if nobody disturbs them: others can only add to it."""
+    """The least time of the sweeps: other work on the machine only adds to it."""
     spent = [min(each) for each in zip(*sweeps, strict=True)]
     return Sample(features(*trial), mean(spent), max(spent))
 
@@ -137,7 +137,7 @@ def _rank(choice: Choice, size: int, group: Group) -> float:
 
 
 def reduction(choice: Choice, size: int, group: Group) -> Callable[[Tensor], object]:
-    """What a rank calls with a gradient in every step."""
+    """The function that a rank calls with a gradient in every step."""
     if choice.method == "dense":  # as plain DDP does it
 
         def all_reduce(grad: Tensor) -> None:
@@ -151,7 +151,7 @@ def reduction(choice: Choice, size: int, group: Group) -> Callable[[Tensor], obj
 
 
 def gradient(size: int, rank: int, step: int) -> Tensor:
-    """One of Laplace's, with a scale of its own for each run of 64 k elements."""
+    """Laplace values; each run of 64 k elements has a scale of its own."""
     start = (rank + MOST_RANKS * (step % _MOST_STEPS)) * _SHIFT
     return _drawn()[start : start + size]
 

@@ -1,4 +1,4 @@
-"""What is compared: methods at densities with codecs, and SparDL's with teams."""
+"""The choices that a plan compares: methods, densities, codecs and numbers of teams."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from thinwire.tools.plan.machine import Machine
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Names as they are typed; a codec of None is the method's own."""
+    """Names as typed; the codec None is the method's own."""
 
     methods: Sequence[str]
     densities: Sequence[float]
     codecs: Sequence[str | None]
 
     def choices(self) -> list[Choice]:
-        """Each once, `dense` always: it is what everything is compared with."""
+        """Each choice once, and always `dense`, which the others are compared with."""
         found = {
             Choice.parse(method, density, codec if _coded(method) else None): None
             for method in ("dense", *self.methods)

@@ -1,4 +1,4 @@
-"""A method as it is named on the command line, and what one reduction sends."""
+"""A method as named on the command line, and the cost of one reduction."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,7 +13,7 @@ from thinwire.errors import ConfigError
 from thinwire.reducers import Pipeline
 from thinwire.sparse import keep_count
 from thinwire.tools.plan import waits
-from thinwire.tools.plan.weighed import Weighed
+from thinwire.tools.plan.estimated import EstimatedCodec
 
 _LENGTH_NBYTES = 8
 _LARGE = (100_000, 1000)  # a vector and a list that no codec thinks too small for it
@@ -58,13 +58,13 @@ class Choice:
 
     @property
     def label(self) -> str:
-        """How the method is called in a table."""
+        """The name of the method in a table."""
         said = [f"{name}={value}" for name, value in self.options]
         return " ".join([self.method, *said])
 
     @property
     def reducer(self) -> Pipeline:
-        """What runs in training."""
+        """The reducer of this choice."""
         return _reducer(self)
 
     def with_options(self, **options: Any) -> "Choice":
@@ -84,11 +84,11 @@ class Choice:
         return rounds.exchange if collective.coded else rounds.all_reduce
 
     def check(self, ranks: int) -> None:
-        """Refuse what training would refuse."""
+        """Raise the `ConfigError` that training would raise."""
         self.reducer.collective.check(ranks)
 
     def cost(self, size: int, ranks: int) -> Cost:
-        """The card of one reduction."""
+        """The cost of one reduction."""
         return self.own_cost(size, ranks) + self.guard_cost(size, ranks)
 
     def own_cost(self, size: int, ranks: int) -> Cost:
@@ -114,7 +114,7 @@ class Choice:
         codec = self.reducer.codec
         if codec is None or codec.nbytes(*_LARGE) is not None:
             return codec
-        return Weighed(codec)
+        return EstimatedCodec(codec)
 
     def detour(self, size: int, ranks: int, link: Link) -> float:
         """Seconds by which ranks wait longer, or less long, than their card says."""
@@ -131,7 +131,7 @@ class Choice:
         return waits.seconds(played, packet, plain) - said
 
     def awake(self, ranks: int) -> float:
-        """How many of the ranks send in a round of the collective's, on average.
+        """The share of the ranks that send in a round, on average.
 
         >>> Choice.parse("gtopk:variant=tree").awake(8), Choice.parse("gtopk").awake(8)
         (0.2916666666666667, 1.0)
@@ -144,7 +144,7 @@ class Choice:
         return messages / (ranks * len(gtopk.schedule(0, ranks)))
 
     def lists(self, size: int, ranks: int) -> int:
-        """How often a rank works through a list or a chunk, whatever its length."""
+        """The number of lists or chunks that a rank processes, of any length."""
         collective = self.reducer.collective
         if isinstance(collective, SparDL):
             teams = collective.teams_for(size, ranks, self.weighed)

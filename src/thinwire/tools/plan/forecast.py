@@ -1,7 +1,7 @@
-"""What a step takes with each method, from its card, this machine and a link.
+"""The time of a step with each method, from its cost, this machine and a link.
 
 A reduction is computing, moving bytes and waiting. Computing is the processor time of
-its own thread, multiplied where ranks share cores, at the pace of real processes.
+its own thread, multiplied where ranks share cores, with the overhead of real processes.
 Moving bytes takes as long as the wire or the processor's share in it, whichever is
 longer: they go on at once. Every round waits for the link's latency and for what the
 software needs to pass a message on. Where ranks have timed rounds on the link, both are
@@ -18,8 +18,8 @@ from thinwire.errors import ConfigError
 from thinwire.tools.plan import processes
 from thinwire.tools.plan.choice import Choice
 from thinwire.tools.plan.machine import Machine, Sharing
-from thinwire.tools.plan.moves import moves
 from thinwire.tools.plan.processor import features
+from thinwire.tools.plan.transport import transport_time
 
 BUCKET_NBYTES = 25 << 20
 """DDP's default."""
@@ -57,28 +57,28 @@ class Scenario:
 
     @property
     def share(self) -> float:
-        """How many ranks there are for a core, if more than one."""
+        """Ranks per core, at least 1."""
         return max(1.0, self.ranks_per_machine / self.cores)
 
     @property
     def others(self) -> int:
-        """How many cores besides a rank's own are busy with other ranks."""
+        """The number of cores besides a rank's own that other ranks keep busy."""
         return min(self.ranks_per_machine, self.cores) - 1
 
     @property
     def sharing(self) -> Sharing:
-        """How this machine is measured for it."""
+        """How this machine is shared while it is measured."""
         return Sharing(self.others, processes.count(self.share, self.others))
 
     @property
     def buckets(self) -> int:
-        """How many reductions a step has."""
+        """The number of reductions in a step."""
         return -(-4 * self.parameters // self.bucket)
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """One reduction in seconds, by what they are spent on."""
+    """The seconds of one reduction, by part."""
 
     compute: float
     wire: float
@@ -93,7 +93,7 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a step takes from the start of its backward pass, in seconds."""
+    """The seconds of a step from the start of its backward pass."""
 
     choice: Choice
     scenario: Scenario
@@ -102,7 +102,7 @@ class Forecast:
 
     @property
     def nbytes(self) -> int:
-        """What the busiest rank sends in a step."""
+        """The bytes of the busiest rank in a step."""
         return self.scenario.buckets * self.cost.nbytes
 
     @property
@@ -125,12 +125,12 @@ class Forecast:
 
     @property
     def exposed(self) -> float:
-        """What the reductions add to the backward pass."""
+        """The seconds that the reductions add to the backward pass."""
         return self.step - self.scenario.backward
 
 
 def forecast(choice: Choice, scenario: Scenario, machine: Machine) -> Forecast:
-    """What a choice makes of a step."""
+    """The forecast of a step with a choice."""
     choice.check(scenario.workers)
     size = -(-scenario.parameters // scenario.buckets)
     cost = choice.cost(size, scenario.workers)
@@ -148,14 +148,16 @@ def reduced(
     )
     if ranks == 1:
         return Reduction(simulated, 0.0, 0.0, 0.0)
-    compute = machine.pace(choice, sharing).seconds(simulated)
+    compute = machine.overhead(choice, sharing).seconds(simulated)
     # More ranks than processes could stand for are slower still.
     crowd = max(1.0, scenario.share / sharing.share)
     loopback = machine.loopback(sharing)
-    software = moves(choice, size, ranks, loopback, share=sharing.share)
+    software = transport_time(choice, size, ranks, loopback, share=sharing.share)
     detour = choice.detour(size, ranks, link)
     if scenario.rounds is not None:  # the processor's part was measured with the wire's
-        over = moves(choice, size, ranks, scenario.rounds, share=scenario.share)
+        over = transport_time(
+            choice, size, ranks, scenario.rounds, share=scenario.share
+        )
         return Reduction(compute, over.nbytes, 0.0, over.waits + detour)
     own, guard = choice.own_cost(size, ranks), choice.guard_cost(size, ranks)
     plain = Link(0.0, link.bandwidth, link.burst)
@@ -169,7 +171,7 @@ def reduced(
 
 
 def wire_seconds(choice: Choice, size: int, ranks: int, link: Link) -> float:
-    """The wire's share alone: what a simulated group's clock shows."""
+    """The seconds of the wire alone, as on the clock of a simulated group."""
     card = choice.cost(size, ranks)
     return link.seconds(card) + choice.detour(size, ranks, link)
 

@@ -15,13 +15,13 @@ import torch
 from thinwire.cost import Rounds
 from thinwire.tools.plan import calibrate, neighbours, processes
 from thinwire.tools.plan.choice import Choice
-from thinwire.tools.plan.moves import moves
-from thinwire.tools.plan.processes import Pace
+from thinwire.tools.plan.processes import ProcessOverhead
 from thinwire.tools.plan.processor import Speed, features
+from thinwire.tools.plan.transport import transport_time
 from thinwire.version import __version__
 
 Tell = Callable[[str], None]
-"""Is told what is being measured."""
+"""Called with what is being measured."""
 
 _VERSION = 12
 
@@ -39,7 +39,7 @@ class Sharing:
 
     @property
     def share(self) -> float:
-        """How many of the processes there are for a core, if more than one."""
+        """Processes per core, at least 1."""
         return max(1.0, self.processes / (os.cpu_count() or 1))
 
 
@@ -48,31 +48,31 @@ ALONE = Sharing()
 
 @dataclass(slots=True)
 class Machine:
-    """What was measured: of a method, its options, its codec, and with whom it shares.
+    """The measurements, by method, options, codec and sharing.
 
-    Processor time in simulation, what becomes of it in processes, and their rounds.
+    Processor time in simulation, its overhead in real processes, and their rounds.
     """
 
     rounds: dict[str, Rounds] = field(default_factory=dict)
     speeds: dict[str, Speed] = field(default_factory=dict)
-    paces: dict[str, Pace] = field(default_factory=dict)
+    overheads: dict[str, ProcessOverhead] = field(default_factory=dict)
 
     def speed(self, choice: Choice, others: int = 0) -> Speed:
-        """Of a choice at any density and with any number of teams."""
+        """The speed of a choice, at any density and with any number of teams."""
         return self.speeds[key(choice, others)]
 
-    def pace(self, choice: Choice, sharing: Sharing) -> Pace:
-        """Of the same."""
-        return self.paces[key_of_pace(choice, sharing)]
+    def overhead(self, choice: Choice, sharing: Sharing) -> ProcessOverhead:
+        """The overhead of a choice, at any density and with any number of teams."""
+        return self.overheads[overhead_key(choice, sharing)]
 
     def loopback(self, sharing: Sharing) -> Rounds:
-        """Rounds without a network between them."""
+        """The rounds of processes over loopback."""
         return self.rounds[str(sharing.processes)]
 
-    def _pace(
+    def _overhead(
         self, choice: Choice, walls: list[float], rounds: Rounds, sharing: Sharing
-    ) -> Pace:
-        """What is left of real reductions when their rounds are done."""
+    ) -> ProcessOverhead:
+        """Fit what real reductions take beside their rounds."""
         measured = calibrate.representative(choice).at_density(processes.DENSITY)
         speed, ranks = self.speed(choice, sharing.others), sharing.processes
         simulated = [
@@ -80,14 +80,15 @@ class Machine:
             for size in processes.SIZES
         ]
         real = [
-            wall - moves(measured, size, ranks, rounds, share=sharing.share).seconds
+            wall
+            - transport_time(measured, size, ranks, rounds, share=sharing.share).seconds
             for wall, size in zip(walls, processes.SIZES, strict=True)
         ]
-        return Pace.of(simulated, real, walls)
+        return ProcessOverhead.of(simulated, real, walls)
 
 
 def key(choice: Choice, others: int = 0) -> str:
-    """What choices that are measured together have in common.
+    """The name under which the speed of a choice is stored.
 
     >>> key(Choice.parse("gtopk:variant=tree"), others=1)
     'gtopk variant=tree, elias-fano+bfloat16, beside 1'
@@ -98,8 +99,8 @@ def key(choice: Choice, others: int = 0) -> str:
     return ", ".join(said)
 
 
-def key_of_pace(choice: Choice, sharing: Sharing) -> str:
-    """The same for processes."""
+def overhead_key(choice: Choice, sharing: Sharing) -> str:
+    """The name under which the overhead of a choice is stored."""
     return f"{key(choice, sharing.others)}, {sharing.processes} processes"
 
 
@@ -110,19 +111,19 @@ def known(
     anew: bool = False,
     tell: Tell = lambda _: None,
 ) -> Machine:
-    """This machine, with the speeds of these choices: what is not known is measured."""
+    """This machine with the speeds of these choices; missing ones are measured."""
     file = _file()
     machine = (None if anew else _read(file)) or Machine()
-    wanted = {key_of_pace(choice, sharing): choice for choice in choices}
+    wanted = {overhead_key(choice, sharing): choice for choice in choices}
     _simulate(machine, wanted.values(), sharing.others, tell)
-    missing = [name for name in wanted if name not in machine.paces]
+    missing = [name for name in wanted if name not in machine.overheads]
     if missing:
         tell(f"{sharing.processes} processes over loopback")
         measured = [calibrate.representative(wanted[name]) for name in missing]
         found = processes.measure(measured, sharing.processes)
         machine.rounds[str(sharing.processes)] = found.rounds
         for name, walls in zip(missing, found.reductions, strict=True):
-            machine.paces[name] = machine._pace(  # noqa: SLF001
+            machine.overheads[name] = machine._overhead(  # noqa: SLF001
                 wanted[name], walls, found.rounds, sharing
             )
         _write(file, machine)
@@ -140,7 +141,7 @@ def _simulate(
 
 
 def fingerprint() -> dict[str, Any]:
-    """What a measurement is only good for."""
+    """The versions and the processor that a measurement holds for."""
     return {
         "thinwire": __version__,
         "torch": torch.__version__,
@@ -151,7 +152,7 @@ def fingerprint() -> dict[str, Any]:
 
 
 def cache_directory() -> Path:
-    """Where the user's programs keep what they can make again."""
+    """The user's cache directory."""
     given = os.environ.get("XDG_CACHE_HOME")
     return (Path(given) if given else Path.home() / ".cache") / "thinwire"
 
@@ -169,7 +170,7 @@ def _processor() -> str:
 
 
 def _read(file: Path) -> Machine | None:
-    """What was kept; None where there is nothing, or nothing that can be read."""
+    """The stored measurements; None if there are none that can be read."""
     try:
         found = json.loads(file.read_text())
         return Machine(
@@ -181,7 +182,10 @@ def _read(file: Path) -> Machine | None:
                 name: Speed(tuple(speed["mean"]), tuple(speed["busiest"]))
                 for name, speed in found["speeds"].items()
             },
-            {name: Pace(**pace) for name, pace in found["paces"].items()},
+            {
+                name: ProcessOverhead(**each)
+                for name, each in found["overheads"].items()
+            },
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -1,4 +1,4 @@
-"""How many parameters a user's model has, named by where its function is."""
+"""The number of parameters of a model that a user's function returns."""
 
 import importlib
 import importlib.util

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 MOST = 7
-"""Memory is busy then, and more would take long to start."""
+"""More take long to start, and do not keep memory busier."""
 
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """While it lasts, so many processes keep as many cores busy."""
+    """Keep `count` cores busy with other processes while the context lasts."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", __name__],

@@ -1,8 +1,8 @@
-"""What simulated ranks do not show: real reductions of real processes, over loopback.
+"""Reductions of real processes over loopback, which take longer than simulated ones.
 
-Threads of the library take processor time of their own, who waits has to be woken, and
-caches are cold afterwards. So as many processes as would crowd a machine's cores alike
-time rounds (`tools/round_timing.py`) and reductions of each method, short to long.
+Threads of the library take processor time, waiting threads have to be woken, and caches
+are cold afterwards. So processes, as many for each core as there will be ranks, time
+rounds (`tools/round_timing.py`) and reductions of each method, short to long.
 
 Run as a module, this is all of them: `python -m thinwire.tools.plan.processes JSON`. It
 forks when torch is imported, which takes longer than all the rest, and before kernels
@@ -42,22 +42,22 @@ SIZES = (20_000, 1_000_000, 8_000_000)
 DENSITY = 0.01
 _WARM = 2  # steps, until selection has its hints
 _TURNS = 9  # of each method at each size, one after the other
-_TOGETHER = 8  # methods that take turns: what each remembers takes memory meanwhile
+_TOGETHER = 8  # methods that take turns: the residual of each takes memory meanwhile
 _TURN_SECONDS, _MOST_OFTEN = 0.02, 5  # steps of a turn: as many as fit
 _TIMEOUT = 180.0
 
 
 @dataclass(frozen=True, slots=True)
-class Walls:
-    """What processes took: for rounds, and for reductions from short to long."""
+class ProcessTimes:
+    """Seconds of rounds, and of reductions from short to long."""
 
     rounds: Rounds
     reductions: list[list[float]]  # of each choice
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """Of a method: seconds of its computing in a process, from those in simulation."""
+class ProcessOverhead:
+    """Maps processor seconds of a method in simulation to those in a real process."""
 
     constant: float = 0.0
     factor: float = 1.0
@@ -65,16 +65,16 @@ class Pace:
     @classmethod
     def of(
         cls, simulated: Sequence[float], real: Sequence[float], walls: Sequence[float]
-    ) -> "Pace":
+    ) -> "ProcessOverhead":
         """The line of least error, relative to what whole reductions took.
 
-        Nobody computes faster in a process, so the factor is at least 1. The constant
-        may be negative: ranks that compute do not all wait at once.
+        Processes do not compute faster than the simulation: the factor is at least 1.
+        The constant may be negative: ranks that compute do not all wait at once.
 
-        >>> Pace.of([1.0, 10.0], [4.0, 22.0], [5.0, 30.0])
-        Pace(constant=2.0, factor=2.0)
-        >>> Pace.of([1.0, 10.0], [0.0, 9.0], [5.0, 30.0])
-        Pace(constant=-1.0, factor=1.0)
+        >>> ProcessOverhead.of([1.0, 10.0], [4.0, 22.0], [5.0, 30.0])
+        ProcessOverhead(constant=2.0, factor=2.0)
+        >>> ProcessOverhead.of([1.0, 10.0], [0.0, 9.0], [5.0, 30.0])
+        ProcessOverhead(constant=-1.0, factor=1.0)
         """
         weights = 1 / np.array(walls)
         table = np.array([[1.0, each] for each in simulated]) * weights[:, None]
@@ -85,16 +85,17 @@ class Pace:
         return cls(round(float(constant), 9), round(float(factor), 9))
 
     def seconds(self, simulated: float) -> float:
-        """In a process; less than in simulation where ranks do not all wait at once.
+        """Seconds in a process; fewer if ranks wait at different times.
 
-        >>> Pace(-1.0, 1.5).seconds(10.0), Pace(-1.0, 1.5).seconds(0.5)
+        >>> overhead = ProcessOverhead(-1.0, 1.5)
+        >>> overhead.seconds(10.0), overhead.seconds(0.5)
         (14.0, 0.25)
         """
         return max(simulated / 2, self.constant + self.factor * simulated)
 
 
 def count(share: float, others: int) -> int:
-    """How many processes crowd this machine's cores as ranks will crowd theirs."""
+    """The number of processes that share this machine's cores as the ranks will."""
     cores = os.cpu_count() or 1
     crowd = share * cores if share > 1 else min(others + 1, cores)
     pairs = round(crowd / 2)  # two teams must divide them
@@ -103,8 +104,8 @@ def count(share: float, others: int) -> int:
 
 def measure(
     choices: Sequence[Choice], processes: int, sizes: Sequence[int] = SIZES
-) -> Walls:
-    """Start the processes, and let one of them tell."""
+) -> ProcessTimes:
+    """Start the processes; the first one returns the times."""
     given = json.dumps([[asdict(each) for each in choices], processes, sizes])
     leader = subprocess.Popen(
         [sys.executable, "-m", __name__, given],
@@ -114,7 +115,7 @@ def measure(
         start_new_session=True,  # so that all of them can be ended at once
     )
     try:
-        told, _ = leader.communicate(timeout=_TIMEOUT)
+        output, _ = leader.communicate(timeout=_TIMEOUT)
     except subprocess.TimeoutExpired as error:
         raise GroupError(
             f"{processes} processes did not get through their reductions over loopback "
@@ -125,17 +126,17 @@ def measure(
             os.killpg(leader.pid, signal.SIGKILL)
         leader.communicate()
     try:
-        found = json.loads(told)
+        found = json.loads(output)
     except ValueError as error:
         raise GroupError(
             f"{processes} processes could not exchange messages over loopback; their "
             "complaint is above"
         ) from error
-    return Walls(rounds_from(found["rounds"]), found["reductions"])
+    return ProcessTimes(rounds_from(found["rounds"]), found["reductions"])
 
 
 def rounds_from(found: dict[str, Any]) -> Rounds:
-    """What JSON made of them."""
+    """Rounds from their JSON."""
     curves = {
         name: tuple((int(nbytes), float(seconds)) for nbytes, seconds in curve)
         for name, curve in found.items()
@@ -179,7 +180,7 @@ def _take_part(
     *,
     processes: int,
     port: int,
-) -> Walls:
+) -> ProcessTimes:
     with _joined(rank, processes, port) as group:  # at once, while the port is free
         # Each for itself, as ranks do: kernels that were loaded before the fork are in
         # the caches for all, and 2 processes then reduced 1 M elements in 2.4 ms, not
@@ -190,7 +191,7 @@ def _take_part(
 
 
 def _load(choice: Choice, group: Group) -> None:
-    _Lane(choice, torch.empty(1000), group)
+    _Timed(choice, torch.empty(1000), group)
 
 
 @contextmanager
@@ -209,30 +210,30 @@ def _joined(rank: int, processes: int, port: int) -> Iterator[Group]:
 
 def measure_here(
     choices: Sequence[Choice], sizes: Sequence[int], group: Group
-) -> Walls:
-    """What one rank of a group measures; all ranks call it together."""
+) -> ProcessTimes:
+    """The times on this rank of a group; all ranks call it together."""
     rounds = round_timing.measure(group)
     grads = [torch.empty(size) for size in sizes]
     reductions = []
     for first in range(0, len(choices), _TOGETHER):
         reductions += _in_turns(choices[first : first + _TOGETHER], grads, group)
-    return Walls(rounds, reductions)
+    return ProcessTimes(rounds, reductions)
 
 
 def _in_turns(
     choices: Sequence[Choice], grads: Sequence[Tensor], group: Group
 ) -> list[list[float]]:
-    lanes = [[_Lane(choice, grad, group) for grad in grads] for choice in choices]
+    timed = [[_Timed(choice, grad, group) for grad in grads] for choice in choices]
     for _ in range(_TURNS):
-        for lane in chain(*lanes):
-            lane.take_turn()
-    return [[median(lane.walls) for lane in each] for each in lanes]
+        for one in chain(*timed):
+            one.take_turn()
+    return [[median(one.walls) for one in each] for each in timed]
 
 
-class _Lane:
-    """A method at one size: its turns are spread over all the time that is measured.
+class _Timed:
+    """A method at one size. Its turns are spread over the whole measurement.
 
-    A slow moment of the machine is then a moment of each, not all there is of one.
+    A slow moment of the machine then affects all methods.
     """
 
     def __init__(self, choice: Choice, grad: Tensor, group: Group) -> None:
@@ -247,7 +248,7 @@ class _Lane:
         self.walls += [self._reduced() for _ in range(self._often)]
 
     def _reduced(self) -> float:
-        """Seconds of the slowest rank: alike on all of them."""
+        """Seconds of the slowest rank, the same on all ranks."""
         grad, rank = self._grad, self._group.rank
         grad.copy_(calibrate.gradient(len(grad), rank, self._step))
         self._step += 1

@@ -1,4 +1,4 @@
-"""Processor seconds of a reduction, as a line through what was measured."""
+"""Processor seconds of a reduction, as a linear fit of measurements."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Line = tuple[float, ...]
 
 
 def features(choice: Choice, size: int, ranks: int) -> Line:
-    """What the processor's time goes with.
+    """What the processor time of a reduction depends on.
 
     A call; elements, which are accumulated; those of them that are kept, which are
     selected; bytes, which are encoded and decoded; lists, however short.
@@ -27,7 +27,7 @@ def features(choice: Choice, size: int, ranks: int) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One reduction that was measured: what a rank spent, and what the busiest did."""
+    """A measured reduction: seconds of a rank on average, and of the busiest."""
 
     features: Line
     mean: float
@@ -43,7 +43,7 @@ class Speed:
 
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> "Speed":
-        """What fits the samples best."""
+        """The best fit of samples."""
         table = np.array([sample.features for sample in samples])
         return cls(
             fitted(table, np.array([sample.mean for sample in samples])),
@@ -51,7 +51,7 @@ class Speed:
         )
 
     def seconds(self, seen: Line, share: float) -> float:
-        """With `share` ranks for each core: all wait for the busiest, if no longer."""
+        """Seconds with `share` ranks for each core, at least the busiest rank's."""
         mean, busiest = np.dot(self.mean, seen), np.dot(self.busiest, seen)
         return float(max(busiest, share * mean))
 

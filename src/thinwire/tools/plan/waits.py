@@ -1,4 +1,4 @@
-"""When the last rank is done, where ranks wait as no sum of rounds says.
+"""The time until the last rank is done, where waiting is not a sum of rounds.
 
 gTop-k's tree and its folded butterfly, on a number of ranks that is no power of two: a
 card's rounds and bytes are off by up to a third there. So their schedules are played,

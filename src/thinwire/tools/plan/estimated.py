@@ -1,4 +1,4 @@
-"""Packets whose length depends on the data: weighed on a sample."""
+"""Lengths of packets that depend on the data, estimated on a sample."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,17 +10,17 @@ from thinwire.sparse import SparseVector
 from thinwire.wire import HEADER
 
 _ENTRIES = 4096
-"""A list of so many tells what an entry of any longer one weighs."""
+"""The bytes per entry of longer lists are those of a list of this length."""
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed(CodecWrapper):
-    """A codec for cards. Its sample has Laplace's values at random indices."""
+class EstimatedCodec(CodecWrapper):
+    """A codec for costs. Its sample has Laplace values at random indices."""
 
     codec: Codec
 
     def nbytes(self, size: int, nnz: int) -> int:
-        """About how long a packet of such a list is."""
+        """The estimated length of a packet."""
         if nnz == 0:
             return HEADER.size
         # A few densities only: blocks differ by an element.
