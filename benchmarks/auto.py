@@ -12,7 +12,7 @@ forgets what it rounds off.
 
 Cells are kept in the file of results, one line each, and not measured again: delete the
 file to start anew. Verified in each cell: all ranks hold the same gradients, and
-(up to 5 M) what auto delivered and still owes adds up to what dense delivered.
+(up to 5 M) delivered plus residual of auto add up to what dense delivered.
 """
 
 import argparse
@@ -71,7 +71,7 @@ class Give(torch.autograd.Function):
 
 
 class Model(nn.Module):
-    """Parameters that nobody changes, in memory that models may share."""
+    """Constant parameters, in memory that models may share."""
 
     def __init__(self, parts: Sequence[Tensor]) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Contender:
     def settled(self) -> bool:
         return min(self.choices, default=-1) >= 0
 
-    def owed(self) -> Tensor:
+    def residual(self) -> Tensor:
         """The mean over ranks of what is still remembered."""
         entries = self.state.state_dict()
         (mine,) = [entries[key] for key in entries if key.startswith("rank ")]
@@ -161,7 +161,7 @@ def measure(size: int, layers: int) -> dict[str, object]:
     while not auto.settled and tried < SETTLED_BY:
         auto.step(gradient(tried))
         tried += 1
-    for number in range(2):  # what delivers the last of what is owed, and the rest
+    for number in range(2):  # which delivers the residual, and the rest
         auto.step(gradient(tried + number))
     # A pass each, to start with: DDP's first is not like the others.
     once = sum(contenders[name].step(gradient(tried)) for name in NAMES)
@@ -197,7 +197,7 @@ def verify(
     early = sum(gradient(step).double() for step in range(tried + 2)).float()
     dist.all_reduce(early)
     truth = dense.delivered + early / dist.get_world_size()
-    gap = (auto.delivered + auto.owed() - truth).norm() / truth.norm()
+    gap = (auto.delivered + auto.residual() - truth).norm() / truth.norm()
     assert gap < 1e-4, f"auto lost {gap:.1e} of the gradient"
 
 

@@ -3,9 +3,9 @@
     python benchmarks/codecs.py
     python benchmarks/codecs.py --size 1_000_000 --densities 0.01 --json figures.json
 
-Lists are the largest elements of vectors of 16.8 M (uniform supports, since elements
-are alike), supports that cluster, and the largest elements of a gradient of the demo's
-model. Times are nanoseconds per entry that one thread takes of a processor: the median,
+Lists are the largest elements of vectors of 16.8 M (uniform supports, since all
+elements have one law), supports that cluster, and the largest elements of a gradient of
+the demo's model. Times are nanoseconds per entry that one thread takes of a processor: the median,
 and the least and the most of several runs. On a machine that is shared they are upper
 bounds. What is timed is verified: exact codecs give back every bit, whole packets what
 the reference decodes to.

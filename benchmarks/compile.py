@@ -7,7 +7,7 @@ Three times, each in processes of its own: one process of 4 simulated ranks with
 empty cache; the same from the cache that this left; and real ranks over loopback that
 start together with an empty cache. Float32, the default codec, a million elements; the
 cache is a temporary folder. Processes have imported torch, and ranks have met, before
-the clock starts; importing numba, importing our modules and kernels are told apart.
+the clock starts; importing numba, importing our modules and kernels are listed apart.
 "kernels" of one process adds up what each kernel took to compile or load; of ranks it
 is the first steps of the slowest less as many later ones, waits included.
 
@@ -37,7 +37,7 @@ SIMULATED = 4
 # The first step has no hints, and marks nothing: later ones need other kernels.
 STEPS = 3
 
-# At most so many seconds by the clock, and of which phases: from the cache it is all
+# The most seconds by the clock, and of which phases: from the cache it is all
 # that comes after numba, else what compiling takes.
 TARGETS = {
     "cold": (8.0, ("kernels",)),
@@ -140,8 +140,8 @@ def alone() -> dict[str, Any]:
     clocked(taken)
     means = simulate(SIMULATED, steps)
     found["kernels"] = [sum(column) for column in zip(*taken.values(), strict=True)]
-    answers = [digest(mean) for mean in means]
-    return {**found, "each": taken, "compiled": compiled(), "digests": answers}
+    digests = [digest(mean) for mean in means]
+    return {**found, "each": taken, "compiled": compiled(), "digests": digests}
 
 
 def together(rank: int, ranks: int, port: int) -> dict[str, Any]:
@@ -197,10 +197,10 @@ class Starts:
             )
             for args in each
         ]
-        answers = [process.communicate()[0] for process in processes]
+        outputs = [process.communicate()[0] for process in processes]
         if any(process.returncode for process in processes):
             raise SystemExit("a process failed; what it said is above")
-        return [json.loads(answer) for answer in answers]
+        return [json.loads(output) for output in outputs]
 
 
 def show(
@@ -254,8 +254,8 @@ def main() -> None:
         show(f"{args.ranks} cold ranks", ranks, TARGETS["ranks"])
     if args.kernels:
         show_each(cold[0], cached[0])
-    for alike in (cold + cached, ranks):
-        assert len({d for p in alike for d in p["digests"]}) == 1, "other bits"
+    for group in (cold + cached, ranks):
+        assert len({d for p in group for d in p["digests"]}) == 1, "other bits"
     print("\nverified: the same mean, compiled or loaded, on every rank")
 
 

@@ -14,7 +14,7 @@ error feedback. topk lists up to k P entries, the others k: it is in a class of 
 
 Data: Laplace values, scaled per 64 k elements by lognormal(0, 1), half of the variance
 common to all ranks, fresh in every step; and gradients of the demo's model, recorded
-while it trains. Verified in every step: what was delivered and what is owed add up.
+while it trains. Verified in every step: delivered plus residual add up.
 """
 
 import argparse
@@ -150,8 +150,10 @@ def measure(collective: Collective, gradients: Gradients) -> list[Energy]:
         return means
 
     means = simulate(ranks, reduce)[0]
-    for mean, owned, owed in zip(means, before, after, strict=True):
-        gap = (mean.to_dense() * ranks + owed - owned).norm() / owned.norm()
+    for mean, before_step, after_step in zip(means, before, after, strict=True):
+        gap = (
+            mean.to_dense() * ranks + after_step - before_step
+        ).norm() / before_step.norm()
         assert gap < 1e-5, f"{collective} lost {gap:.1e} of the gradient"
     return [energy(d, m / ranks) for d, m in zip(means, before, strict=True)]
 
@@ -210,7 +212,7 @@ def main() -> None:
         show(HEADS, markdown=options.markdown, head=True)
         for count, name in product(ranks, METHODS):
             show(row(name, count, runs), markdown=options.markdown, head=False)
-    print("\nverified: what each step delivered and still owes is what there was")
+    print("\nverified: delivered plus residual add up to the gradients in each step")
     print(f"took {perf_counter() - start:.0f} s")
 
 

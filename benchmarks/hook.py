@@ -6,7 +6,7 @@ Real processes over loopback, which is no slow network: this measures the proces
 share of a reduction, not what compression saves. Every variant trains its own replica
 of one model on the same batches, in turns within one run; times are of `backward` on
 the slowest rank. Verified: dense gives DDP's gradients bit for bit, replicas agree, and
-what a method delivered and still owes adds up to what DDP delivered.
+delivered plus residual add up to what DDP delivered.
 """
 
 import argparse
@@ -62,7 +62,7 @@ class Variant:
             gradient if self.delivered is None else self.delivered.add_(gradient)
         )
 
-    def owed(self) -> Tensor:
+    def residual(self) -> Tensor:
         """The mean over ranks of what is still remembered."""
         (entries,) = [
             entries
@@ -87,7 +87,7 @@ def verify(variants: dict[str, Variant]) -> None:
         if variant.state is None:
             continue
         variant.state.check_replicas()
-        gap = (variant.delivered + variant.owed() - truth).norm() / truth.norm()
+        gap = (variant.delivered + variant.residual() - truth).norm() / truth.norm()
         assert gap < 1e-5, f"{name} lost {gap:.1e} of the gradient"
 
 

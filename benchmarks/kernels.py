@@ -33,7 +33,7 @@ from thinwire.catalog import INDEX_CODECS, VALUE_CODECS
 from thinwire.codecs import IndexCodec, ValueCodec
 from thinwire.tools.bench.machine import machine
 
-# Gradients are Laplace; each run of so many elements has a scale of its own.
+# Gradients are Laplace; each run of PERIOD elements has a scale of its own.
 PERIOD = 1 << 16
 CHUNK = 1024
 WARM = 20
@@ -41,7 +41,7 @@ PAUSE = 0.02  # seconds
 # Lists are not worth timing below this.
 LONG = 30_000
 
-# At most so many times an `add_`, by density; and at least so much faster than torch.
+# The most times an `add_` takes, by density; the least factor over torch.
 TARGETS = {0.01: 1.6, 0.001: 1.25}
 TIMES_FASTER = 20
 NANOSECONDS = {"elias-fano": (2.0, 2.5), "rice": (3.0, 3.0), "bfloat16": (0.3, 0.3)}
@@ -50,7 +50,7 @@ NANOSECONDS = {"elias-fano": (2.0, 2.5), "rice": (3.0, 3.0), "bfloat16": (0.3, 0
 class Gradients:
     """Fresh gradients of the same shape: x alone evolves.
 
-    In few operations: what many leave behind, whoever allocates next must tidy up.
+    In few operations: many leave memory that the next allocation must collect.
     """
 
     def __init__(self, size: int) -> None:

@@ -19,7 +19,7 @@ TRAINED = 50  # steps that the model has made before its gradient is recorded
 
 
 def uniform(size: int, density: float) -> Tensor:
-    """Any so many indices, all equally likely."""
+    """Random indices, all equally likely."""
     generator = torch.Generator().manual_seed(1)
     lots = torch.rand(size, generator=generator)
     return kernels.select(lots, keep_count(size, density))[0]

@@ -38,7 +38,7 @@ from thinwire.tools.bench.machine import machine
 
 BLOCKS = (1, 16, 64, 256, 1024)
 BY_BLOCK = GsSGD().block
-# Of the median of so many rows: root mean square error x sqrt(columns) / norm.
+# Of the median of the rows: root mean square error x sqrt(columns) / norm.
 THEORY = {1: 1.0, 3: 0.66, 5: 0.53, 7: 0.45}
 CHECKED = 100_000
 SEEDS = 10

@@ -232,7 +232,9 @@ def show(
             wait = phases.pop("wait")
             spent = "".join(f"{p} {1e3 * t:.2f}, " for p, t in phases.items())
             print(f"    {spent}wait {1e3 * wait:.2f}")
-    print("  verified: whole numbers conserved exactly, all ranks alike", flush=True)
+    print(
+        "  verified: whole numbers conserved exactly, all ranks identical", flush=True
+    )
 
 
 def main() -> None:

@@ -114,9 +114,9 @@ def _dense(rows: Sequence[Row]) -> Row | None:
 
 
 def _compared(row: Row, rows: Sequence[Row]) -> Row | None:
-    """The dense row that clips alike; the first if there is none, and for dense."""
-    alike = [each for each in rows if each.clips_locally == row.clips_locally]
-    return (None if row.is_dense else _dense(alike)) or _dense(rows)
+    """The dense row that clips in the same way, else the first dense row."""
+    same = [each for each in rows if each.clips_locally == row.clips_locally]
+    return (None if row.is_dense else _dense(same)) or _dense(rows)
 
 
 def _curves(rows: Sequence[Row]) -> list[Curve]:
@@ -132,24 +132,24 @@ def _curves(rows: Sequence[Row]) -> list[Curve]:
 
 def _facts(result: dict[str, Any], methods: int) -> str:
     recipe = Recipe(**result["resolved_recipe"])
-    told = [
+    facts = [
         f"{recipe.epochs} epochs of {result['steps_per_epoch']} steps",
         f"batches of {recipe.batch} on each of {result['workers']} workers",
         "Adagrad" if recipe.optimizer == "adagrad" else "SGD",
         f"learning rate {recipe.learning_rate:g}, {recipe.schedule}",
     ]
     if recipe.warmup_epochs:
-        told[-1] += f" after {recipe.warmup_epochs:g} epochs of warm-up"
+        facts[-1] += f" after {recipe.warmup_epochs:g} epochs of warm-up"
     if recipe.momentum:
-        told.append(f"momentum {recipe.momentum:g}")
+        facts.append(f"momentum {recipe.momentum:g}")
     if recipe.weight_decay:
-        told.append(f"weight decay {recipe.weight_decay:g}")
+        facts.append(f"weight decay {recipe.weight_decay:g}")
     if recipe.clip:
-        told.append(f"norm clipped at {recipe.clip:g}")
+        facts.append(f"norm clipped at {recipe.clip:g}")
     if not recipe.densities:
-        told.append("no warm-up of densities")
+        facts.append("no warm-up of densities")
     return (
-        f"{methods} methods, {result['parameters']:,} parameters; {', '.join(told)}. "
+        f"{methods} methods, {result['parameters']:,} parameters; {', '.join(facts)}. "
         f"On {result['device']}, torch {result['torch']}.\n"
     )
 
@@ -231,8 +231,8 @@ def _remarks(rows: Sequence[Row]) -> Iterator[str]:
     ways = sorted({row.clips_locally for row in several})
     spreads = []
     for way in ways:  # of clipping, which decides how much chance there is
-        alike = [row for row in several if row.clips_locally == way]
-        widest = max(alike, key=lambda row: row.spread)
+        same = [row for row in several if row.clips_locally == way]
+        widest = max(same, key=lambda row: row.spread)
         spreads.append(f"{widest.spread:.2f} {unit} apart ({widest.label})")
     if len(ways) > 1:
         spreads[-1] += " where each worker clips"
@@ -273,8 +273,10 @@ def _said_of_gradients(rows: Sequence[Row]) -> str:
     ]
     if not grown:
         return " What the gradients themselves did was not recorded."
-    told = f" Gradients of {len(grown)} of the {len(rows)} methods were recorded:"
-    return f"{told} they came to between {min(grown):.2f} and {max(grown):.2f} times."
+    recorded = f" Gradients of {len(grown)} of the {len(rows)} methods were recorded:"
+    return (
+        f"{recorded} they came to between {min(grown):.2f} and {max(grown):.2f} times."
+    )
 
 
 def _variants(rows: Sequence[Row]) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""What a training run is told: a task's model, its data, and the recipe that fits it.
+"""The contract of tasks: a model, its data, and the recipe that fits them.
 
-An engine asks and the task answers; neither knows how the other works. Batches follow
-from their arguments alone, so that real processes and virtual workers see the same.
+Batches follow from their arguments alone, so that real processes and virtual workers
+see the same.
 """
 
 import math

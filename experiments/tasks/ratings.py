@@ -17,8 +17,8 @@ SOURCE = Source(
     "https://github.com/sidooms/MovieTweetings or https://grouplens.org/datasets/movielens",
     "ratings.dat, ratings.csv or u.data",
 )
-# Who rated less tells too little about a taste; what was rated less is told too little
-# of. As in the paper of neural collaborative filtering, for users.
+# The least ratings of a user and of an item. For users as in the paper of neural
+# collaborative filtering.
 _USER_RATINGS, _ITEM_RATINGS = 20, 5
 
 

@@ -1,6 +1,6 @@
 """Who would like what: pairs that were rated among pairs drawn at random.
 
-A batch holds so many rated pairs and four times as many that are not, drawn anew in
+A batch holds rated pairs and four times as many that are not rated, drawn anew in
 every epoch. Evaluation ranks each user's held-out item among 99 unrated ones.
 """
 

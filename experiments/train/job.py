@@ -119,8 +119,8 @@ class Lines:
     def step(self, number: int) -> None: ...
 
     def epoch(self, number: int, figures: Mapping[str, float]) -> None:
-        told = " ".join(f"{name} {value:.6g}" for name, value in figures.items())
-        print(f"epoch {number}: {told}", flush=True)
+        text = " ".join(f"{name} {value:.6g}" for name, value in figures.items())
+        print(f"epoch {number}: {text}", flush=True)
 
 
 def _time_steps(

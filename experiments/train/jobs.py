@@ -16,11 +16,11 @@ def main(paths: list[str]) -> int:
     failed = 0
     for path in paths:
         try:
-            told = Job.read(Path(path)).work(began)
+            outcome = Job.read(Path(path)).work(began)
         except ThinwireError as error:
             failed += 1
-            told = f"failed: {error}"
-        print(f"{path}: {told}", flush=True)
+            outcome = f"failed: {error}"
+        print(f"{path}: {outcome}", flush=True)
     return failed
 
 

@@ -111,7 +111,7 @@ class LowRank:
         ]
 
     def _forget_plain(self) -> None:
-        """What was sent as it is was delivered: nothing of it is owed."""
+        """Entries that were sent exactly leave no residual."""
         start = 0
         for offset, height, width in sorted(self._matrices):
             self._error[:, start:offset] = 0.0

@@ -1,8 +1,8 @@
-"""gTop-k as its authors released it, for comparison: it breaks the law on purpose.
+"""gTop-k as its authors released it, for comparison: it loses entries on purpose.
 
 A value that a merge drops is given back to the rank it came from only if its index is
 missing from the final list. What was dropped on one branch while its index arrived on
-another is in nobody's residual and in no total: it is lost. `collectives.GTopK` keeps
+another is in no residual and in no total: it is lost. `collectives.GTopK` keeps
 it. Never use this for anything but to show the difference.
 """
 

@@ -47,9 +47,9 @@ def reduced(collective, gradients):
 
 def test_the_published_rule_loses_what_was_dropped_and_arrived():
     generator = torch.Generator().manual_seed(1)
-    alike = torch.randint(-999, 1000, (600,), generator=generator)
+    common = torch.randint(-999, 1000, (600,), generator=generator)
     own = torch.randint(-999, 1000, (8, 600), generator=generator)
-    gradients = (alike + own).float()
+    gradients = (common + own).float()
     for collective, lost in (
         (catalog.reducer("gtopk", density=0.02).collective, False),
         (PublishedGTopK(0.02), True),
@@ -103,10 +103,10 @@ def test_low_rank_errors_make_up_for_what_is_left_out():
         given += rows.mean(0)
         low_rank.reduce_(rows)
         delivered += rows[0]
-    owed = low_rank.state_dict()["error"].mean(0)
-    torch.testing.assert_close(delivered + owed, given, rtol=1e-4, atol=1e-5)
-    assert owed.norm() > 0.1
-    assert not owed[-5:].any()
+    residual = low_rank.state_dict()["error"].mean(0)
+    torch.testing.assert_close(delivered + residual, given, rtol=1e-4, atol=1e-5)
+    assert residual.norm() > 0.1
+    assert not residual[-5:].any()
 
 
 def test_bad_settings_of_powersgd_are_named():

@@ -1,4 +1,4 @@
-"""Published comparisons: figures as published, and ours computed alike."""
+"""Published comparisons: figures as published, and ours computed in the same way."""
 
 import sys
 

@@ -129,7 +129,7 @@ def test_the_hit_rate_ranks_the_held_out_item_among_unrated_ones(data):
     assert data.evaluate(knows) == 100.0
     assert knows.training
     assert data.evaluate(Likes(lambda users, items: -(items == users).int())) == 0.0
-    # All alike: a tie is no hit.
+    # All equal: a tie is no hit.
     assert data.evaluate(Likes(lambda users, items: items * 0)) == 0.0
     # A fifth of the users get it right.
     fifth = Likes(lambda users, items: (items == users) & (users < 5))

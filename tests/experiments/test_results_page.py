@@ -26,11 +26,11 @@ def result_of(run, value, *, better=True, gradients=None):
     if gradients is not None:
         values["gradient_norm"] = gradients
     recipe = {"epochs": epochs, "batch": 2, "learning_rate": 0.1}
-    told = {"device": "a device", "torch": "2", "metric_name": "accuracy, %"}
+    facts = {"device": "a device", "torch": "2", "metric_name": "accuracy, %"}
     counts = {"parameters": 1000, "steps_per_epoch": 3, "card_bytes_per_step": None}
     return {
         **json.loads(run.spec.key),
-        **told,
+        **facts,
         **counts,
         "key": run.spec.key,
         "result": value,

@@ -110,7 +110,7 @@ def test_several_files_make_one_page(capsys, tmp_path):
 
 
 def test_a_network_of_ranks_that_run_already(capsys, tmp_path, monkeypatch):
-    """A single rank, as torchrun would start it, is told that it is alone."""
+    """A single rank, as torchrun would start it, gets the error that it is alone."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

@@ -175,7 +175,7 @@ def test_nothing_is_left_of_a_runner_that_is_ended(number):
 
 
 def test_what_is_left_all_the_same_is_swept_up():
-    """As after a power cut of the keeper: a record, namespaces, and nobody's."""
+    """As after a power cut: a record and namespaces without a process."""
     left = Lab(hosts=2)
     left.up()
     try:

@@ -38,14 +38,14 @@ def test_a_fit_finds_the_line_and_never_a_negative_factor():
 @pytest.mark.parametrize("method", ["dense", "bf16", "gtopk:variant=tree", "spardl"])
 def test_reductions_are_measured_at_every_point(method, monkeypatch):
     points = ((3000, 2, 0.01), (6000, 2, 0.1), (1000, 4, 0.05), (2000, 4, 0.01))
-    seen, told = [], []
+    seen, messages = [], []
     fit = Speed.of
     monkeypatch.setattr(
         Speed, "of", lambda samples: seen.extend(samples) or fit(samples)
     )
     choice = Choice.parse(method)
-    speed = calibrate.measure({"it": choice}, points, tell=told.append)["it"]
-    assert told == ["it, 1 of 2", "it, 2 of 2"]
+    speed = calibrate.measure({"it": choice}, points, tell=messages.append)["it"]
+    assert messages == ["it, 1 of 2", "it, 2 of 2"]
     assert len(seen) >= len(points)
     assert all(0 < sample.mean <= sample.busiest for sample in seen)
     assert min(*speed.mean, *speed.busiest) >= 0
@@ -98,7 +98,7 @@ def test_only_some_methods_hold_memory_at_once(monkeypatch):
             alive.discard(id(self))
 
     monkeypatch.setattr(round_timing, "measure", lambda _: ROUNDS)
-    monkeypatch.setattr(processes, "_Lane", Lane)
+    monkeypatch.setattr(processes, "_Timed", Lane)
     monkeypatch.setattr(processes, "_TOGETHER", 2)
     methods = ("dense", "bf16", "topk")
     choices = [Choice.parse(method) for method in methods]

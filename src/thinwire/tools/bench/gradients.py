@@ -17,10 +17,10 @@ _SHARED = 0.5
 class Gradients:
     """One rank's, all drawn from the seed.
 
-    >>> alike = [torch.empty(3), torch.empty(3)]
-    >>> for grad in alike:
+    >>> same = [torch.empty(3), torch.empty(3)]
+    >>> for grad in same:
     ...     Gradients(3, rank=1).fill_(grad)
-    >>> torch.equal(*alike)
+    >>> torch.equal(*same)
     True
     """
 

@@ -21,7 +21,7 @@ _WORDS = """
 <p>Times are of the slowest rank, from a common start until every rank has the mean;
 medians over the repetitions, and quartiles. In every run all methods took turns in an
 order drawn anew for each repetition. Each was verified first: all ranks get the same
-bits, and what was delivered and what is owed add up to what there was.</p>"""
+bits, and delivered plus residual add up to the gradients.</p>"""
 
 _HEAD = (
     '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -206,14 +206,14 @@ def _notes(figures: Figures) -> Iterator[str]:
 
 def _scaling(reductions: Sequence[Figures]) -> Iterator[str]:
     """A chart for each setting that was measured with several numbers of ranks."""
-    alike: dict[str, list[Figures]] = {}
+    same_setting: dict[str, list[Figures]] = {}
     for each in reductions:
         name = (
             f"{each['size']:,} elements, density {100 * each['density']:g} %, "
             f"{_link(each)}"
         )
-        alike.setdefault(name, []).append(each)
-    for name, group in alike.items():
+        same_setting.setdefault(name, []).append(each)
+    for name, group in same_setting.items():
         if len({each["ranks"] for each in group}) > 1:
             yield section(f"Scaling: {name}", _scaling_chart(group), level=2)
 

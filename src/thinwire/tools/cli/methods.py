@@ -81,7 +81,9 @@ class Cards:
         cost, why = None, None
         try:
             cost = reducer.collective.cost(self.size, self.ranks, reducer.codec)
-        except ConfigError as error:  # the data decides, or it refuses so many ranks
+        except (
+            ConfigError
+        ) as error:  # it depends on the data, or it cannot run on these ranks
             why = str(error)
         grade = reducer.collective.grade.value
         return Card(name, method, _codec_name(reducer.codec), grade, cost, why)

@@ -71,7 +71,7 @@ def _end_processes(namespace: str) -> None:
 def cut(record: Record, host: int) -> None:
     """Take a host's port off the bridge.
 
-    The host's link stays up: as with a fault further away, nobody is told.
+    The host's link stays up: as with a fault further away, no connection is closed.
     """
     _set_port(record, host, "nomaster")
 

@@ -3,7 +3,7 @@
     python probe.py receive PORT
     python probe.py send ADDRESS PORT
 
-A message begins with its length; the receiver answers with the moment at which it had
+A message begins with its length; the receiver sends back the moment at which it had
 the whole of it. Both are on one machine, so they read the same clock. For each number
 of bytes that it reads the sender prints the seconds that such a message took. This file
 is run as a script, on its own: it imports nothing of thinwire, so that it starts at

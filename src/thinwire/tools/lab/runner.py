@@ -21,7 +21,7 @@ from thinwire.tools.lab.shaping import rate_name
 Tell = Callable[[int, str], None]  # a host, and a line it printed
 
 # Names for the hosts' addresses: torch looks them up, and complains if there are none.
-# `ip netns exec` has left the machine's mounts behind, so nobody else sees the file.
+# `ip netns exec` has left the machine's mounts behind: other processes do not see them.
 _WITH_NAMES = 'mount --bind "$0" /etc/hosts 2>/dev/null; exec "$@"'
 
 # The variable with the rates of all hosts' links, in order.

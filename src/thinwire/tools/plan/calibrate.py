@@ -39,8 +39,8 @@ POINTS: tuple[Point, ...] = (
 WARM, STEPS, FASTEST = 2, 3, 2
 SWEEPS = 2  # over all methods: a slow moment of the machine is a part of one
 MOST_RANKS = max(ranks for _, ranks, _ in POINTS)
-# Other ranks' and other steps' gradients are the same numbers, moved on by so many:
-# fresh ones take longer to draw than to reduce.
+# Other ranks' and other steps' gradients are the same numbers, shifted by this many
+# elements: fresh ones take longer to draw than to reduce.
 _SHIFT = 4099
 _LONGEST, _MOST_STEPS = 8_000_000, 11
 _PERIOD = 1 << 16
@@ -105,7 +105,7 @@ def keep_busy() -> Iterator[None]:
     size, ranks, density = POINTS[0]
     choice = Choice.parse("topk", density)
     parent = os.getppid()
-    while os.getppid() == parent:  # nobody is left busy by a parent that was killed
+    while os.getppid() == parent:  # ends if the parent was killed
         _spent(choice, size, ranks)
         yield
 

@@ -37,7 +37,7 @@ def busy(count: int) -> Iterator[None]:
 
 
 def _work() -> None:
-    # Not for whoever only starts neighbours: this takes a second to import.
+    # Not where neighbours are only started: this takes a second to import.
     from thinwire.tools.plan.calibrate import keep_busy  # noqa: PLC0415
 
     for step, _ in enumerate(keep_busy()):
