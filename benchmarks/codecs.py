@@ -5,10 +5,10 @@
 
 Lists are the largest elements of vectors of 16.8 M (uniform supports, since all
 elements have one law), supports that cluster, and the largest elements of a gradient of
-the demo's model. Times are nanoseconds per entry that one thread takes of a processor: the median,
-and the least and the most of several runs. On a machine that is shared they are upper
-bounds. What is timed is verified: exact codecs give back every bit, whole packets what
-the reference decodes to.
+the demo's model. Times are nanoseconds per entry that one thread takes of a processor:
+the median, and the least and the most of several runs. On a machine that is shared they
+are upper bounds. What is timed is verified: exact codecs give back every bit, whole
+packets what the reference decodes to.
 
 Beside ours: DeepReduce's Bloom filter; zlib and zstd on the same bytes ("deflate" and
 "zstd" of values are just that); what numpy and torch offer.

@@ -3,9 +3,9 @@
     python benchmarks/kernels_gpu.py --sizes 25 100 350 --densities 0.01 0.001
 
 A step accumulates without the zeroing of the gradient, extracts candidates, and takes
-from all blocks, captured in a CUDA graph and replayed on fresh gradients (Laplace,
-each run of 65 536 elements with a scale of its own, lognormal), after `--warmup` steps
-of error feedback, when the residual is steady. Before every replay 256 MB are overwritten,
+from all blocks, captured in a CUDA graph and replayed on fresh gradients (Laplace, each
+run of 65 536 elements with a scale of its own, lognormal), after `--warmup` steps of
+error feedback, when the residual is steady. Before every replay 256 MB are overwritten,
 so the cache is cold. The floor is 12 bytes per element at the bandwidth of a copy in
 the same run. The peer is add, `torch.topk`, gather and zero. Times are medians in
 microseconds, with the quartiles. The last selection of every case is compared with the

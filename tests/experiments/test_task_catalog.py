@@ -87,7 +87,9 @@ print(data.batch(rank=0, ranks=2, epoch=0, step=0, seed=0)[0].shape)
 
 
 def test_the_documents_list_every_task_and_source():
-    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    text = (
+        Path(__file__).parents[2] / "docs" / "experiments" / "training.md"
+    ).read_text()
     for name, entry in TASKS.items():
         assert f"| `{name}` |" in text
         for word in entry.source.home.split() if entry.source else []:
