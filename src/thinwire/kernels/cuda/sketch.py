@@ -19,29 +19,22 @@ of 1 a list is one cell's elements, and reading them is as slow as memory is at 
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
-from thinwire.kernels import random_words
 from thinwire.kernels.cuda.launch import EXACT, LONGEST, cdiv, flat, kernel
-from thinwire.kernels.hashes import KEYS, Hashes, signed
+from thinwire.kernels.cuda.sketch_lists import (
+    CELL,
+    block_lists,
+    counting,
+    drawn,
+    row_key,
+    seed_of,
+    sign,
+)
+from thinwire.kernels.hashes import Hashes
 from thinwire.kernels.reference import sketch as reference
 
-# Numbers that change from step to step, or from vector to vector: a kernel is compiled
-# for any of them. Nor may it know that `out` begins at a multiple of 16 bytes: a thread
-# would write four neighbours at once, and read four, at any address, one by one.
-counting: Any = triton.jit(
-    do_not_specialize=["seed", "first", "blocks", "size", "columns", "stretches"],
-    do_not_specialize_on_alignment=["out"],
-)
-
-STEP: Any = tl.constexpr(signed(random_words.STEP))
-FIRST: Any = tl.constexpr(signed(random_words.FIRST))
-SECOND: Any = tl.constexpr(signed(random_words.SECOND))
-CELL: Any = tl.constexpr(2**31 - 1)
-
-SPAN: Any = tl.constexpr(256)
 # Entries of a list that a cell asks memory for at once.
 AHEAD: Any = tl.constexpr(4)
 LANES: Any = tl.constexpr(64)
@@ -55,113 +48,6 @@ _TILE, _SMALL_TILE = 1024, 256
 _ENTRIES, _LISTED = 1 << 22, 32
 _FEWEST = 1 << 14
 _NETWORKS = (1, 3, 5, 7)
-
-
-@kernel
-def _mixed(word) -> Any:
-    """`random_words.mixed`: shifts bring in zeros."""
-    word = (word ^ ((word >> 30) & 0x3FFFFFFFF)) * FIRST
-    word = (word ^ ((word >> 27) & 0x1FFFFFFFFF)) * SECOND
-    return word ^ ((word >> 31) & 0x1FFFFFFFF)
-
-
-@kernel
-def _key(seed, row) -> Any:
-    return _mixed(seed.to(tl.int64) + row.to(tl.int64) * STEP)
-
-
-@kernel
-def _drawn(key, number, columns) -> Any:
-    """The cell in which a block begins, and whether its sign is a minus."""
-    word = _mixed(key + (number.to(tl.int64) + 1) * STEP)
-    return (((word >> 32) & 0xFFFFFFFF) * columns) >> 32, word & 1
-
-
-@kernel
-def _sign(minus) -> Any:
-    return 1.0 - 2.0 * minus.to(tl.float32)
-
-
-@kernel
-def _stretch(start, after, stretches, length: tl.constexpr) -> Any:
-    """The stretch in which a block begins, or the one after it."""
-    at = tl.minimum(start // length, stretches - 1) + after
-    return tl.where(at == stretches, 0, at)
-
-
-@counting
-def _count(
-    counts,
-    slots,
-    seed,
-    first,
-    blocks,
-    columns,
-    stretches,
-    length: tl.constexpr,
-    reaches: tl.constexpr,
-) -> None:
-    row = tl.program_id(1)
-    i = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
-    inside = i < blocks
-    start, _ = _drawn(_key(seed, row), first + i.to(tl.int64), columns)
-    for after in tl.static_range(reaches):
-        at = row.to(tl.int64) * stretches + _stretch(start, after, stretches, length)
-        # The count of a list stands where the sum of all before it ends.
-        slot = tl.atomic_add(counts + at + 1, 1, mask=inside, sem="relaxed")
-        tl.store(slots + (row * reaches + after) * blocks + i, slot, mask=inside)
-
-
-@counting
-def _place(
-    starts,
-    slots,
-    entries,
-    seed,
-    first,
-    blocks,
-    columns,
-    stretches,
-    length: tl.constexpr,
-    reaches: tl.constexpr,
-) -> None:
-    row = tl.program_id(1)
-    i = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
-    inside = i < blocks
-    start, minus = _drawn(_key(seed, row), first + i.to(tl.int64), columns)
-    for after in tl.static_range(reaches):
-        at = row.to(tl.int64) * stretches + _stretch(start, after, stretches, length)
-        slot = tl.load(slots + (row * reaches + after) * blocks + i, mask=inside)
-        to = tl.load(starts + at, mask=inside, other=0) + slot
-        # Entries are in the order of their blocks, the upper 31 bits.
-        entry = (i.to(tl.int64) << 33) | (start << 2) | (after << 1) | minus
-        tl.store(entries + to, entry, mask=inside)
-
-
-@counting
-def _order(
-    starts,
-    entries,
-    ordered,
-    blocks,
-    stretches,
-    length: tl.constexpr,
-    reaches: tl.constexpr,
-) -> None:
-    row = tl.program_id(1)
-    i = tl.program_id(0) * SPAN + tl.arange(0, SPAN)
-    inside = i < blocks * reaches
-    entry = tl.load(entries + row * blocks * reaches + i, mask=inside, other=0)
-    start, after = (entry >> 2) & CELL, (entry >> 1) & 1
-    at = row.to(tl.int64) * stretches + _stretch(start, after, stretches, length)
-    low = tl.load(starts + at, mask=inside, other=0)
-    high = tl.load(starts + at + 1, mask=inside, other=0)
-    to = low
-    for e in range(tl.max(high - low)):
-        there = low + e < high
-        other = tl.load(entries + low + e, mask=there, other=0)
-        to += (there & (other < entry)).to(tl.int32)
-    tl.store(ordered + to, entry, mask=inside)
 
 
 @counting
@@ -204,7 +90,7 @@ def _add(
             lane = tl.where(lane < 0, lane + columns, lane)
             # Adding a zero changes nothing, because a sum from 0 on is never -0.
             value = tl.load(x + begin + lane, mask=lane < count, other=0.0)
-            total += _sign(entry & 1) * value
+            total += sign(entry & 1) * value
     tl.store(cells, total, mask=inside)
 
 
@@ -227,39 +113,10 @@ def encode_sketch(x: Tensor, hashes: Hashes) -> Tensor:
     for first in range(0, blocks, part):
         count = min(part, blocks - first)
         shape = (hashes.columns, stretches)
-        lists = _lists(hashes, (first, count), shape, (length, reaches), x.device)
+        lists = block_lists(hashes, (first, count), shape, (length, reaches), x.device)
         given = (vector, table, *lists, first, vector.numel(), *shape)
         _add[grid](*given, fresh=first == 0, **form, **EXACT)
     return table
-
-
-def _lists(
-    hashes: Hashes,
-    numbers: tuple[int, int],
-    shape: tuple[int, int],
-    form: tuple[int, int],
-    device: torch.device,
-) -> tuple[Tensor, Tensor]:
-    """Where the list of each stretch starts, row after row; and all the lists."""
-    count, stretches, reaches = numbers[1], shape[1], form[1]
-    listed = reaches * count
-    counts = torch.zeros(hashes.rows * stretches + 1, dtype=torch.int32, device=device)
-    slots = torch.empty(hashes.rows * listed, dtype=torch.int32, device=device)
-    entries = torch.empty(len(slots), dtype=torch.int64, device=device)
-    ordered = torch.empty_like(entries)
-    grid = (cdiv(count, SPAN.value), hashes.rows)
-    given = (_seed(hashes), *numbers, *shape, *form)
-    _count[grid](counts, slots, *given, **EXACT)
-    starts = torch.cumsum(counts, 0, dtype=torch.int32)
-    _place[grid](starts, slots, entries, *given, **EXACT)
-    grid = (cdiv(listed, SPAN.value), hashes.rows)
-    _order[grid](starts, entries, ordered, count, stretches, *form, **EXACT)
-    return starts, ordered
-
-
-def _seed(hashes: Hashes) -> int:
-    """The word that the keys of the rows are mixed from, STEP apart."""
-    return signed(hashes.seed + random_words.STEP * (1 + KEYS * hashes.epoch))
 
 
 def _length(block: int) -> int:
@@ -277,12 +134,12 @@ def _tile(length: int) -> tuple[int, bool]:
 @kernel
 def _read(table, seed, row: tl.constexpr, number, lane, inside, columns) -> Any:
     """A row's estimate of elements, which are of one block or each of its own."""
-    key = _key(seed, tl.full([], row, tl.int32))
-    start, minus = _drawn(key, number, columns)
+    key = row_key(seed, tl.full([], row, tl.int32))
+    start, minus = drawn(key, number, columns)
     around = lane - (columns - start).to(tl.int32)
     cell = tl.where(around < 0, lane + start.to(tl.int32), around)
     cells = table + tl.full([], row, tl.int64) * columns
-    return _sign(minus) * tl.load(cells + cell, mask=inside, other=0.0)
+    return sign(minus) * tl.load(cells + cell, mask=inside, other=0.0)
 
 
 @kernel
@@ -372,7 +229,7 @@ def estimate_sketch_(
     elif vector.numel():
         tile, together = _tile(block)
         form = {"rows": rows, "block": block, "tile": tile, "together": together}
-        given = (vector, table.contiguous(), _seed(hashes), vector.numel(), columns)
+        given = (vector, table.contiguous(), seed_of(hashes), vector.numel(), columns)
         grid = (cdiv(vector.numel(), tile),)
         _estimate[grid](*given, mean=mean, **form, **EXACT)
 
