@@ -107,23 +107,6 @@ def test_a_resumed_run_has_the_same_bits(tmp_path, at):
         assert all(torch.equal(whole[0][n], p) for n, p in parameters.items())
 
 
-def regroup(group):
-    """What is remembered before and after every parameter becomes a unit."""
-    model, state, optimizer = start()
-    for step in range(4):
-        step_once(model, optimizer, group.rank, step)
-    before, units = remembered(state), state._engine.units
-    units.regroup([(name,) for name in units.layout.names])
-    return before, remembered(state)
-
-
-def test_both_vectors_are_carried_over_when_units_are_regrouped():
-    for before, after in pool(2).run(regroup):
-        for kind in ("residual", "momentum"):
-            for name, tensor in before[kind].items():
-                assert torch.equal(tensor, after[kind][name])
-
-
 def save_flushed(group, path):
     model, state, _ = start(kind="given")
     for step in range(2):

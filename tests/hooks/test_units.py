@@ -1,5 +1,7 @@
 """Units of reduction: the pieces of buckets, and the state that is carried over."""
 
+import copy
+
 import pytest
 import torch
 
@@ -51,12 +53,15 @@ def test_what_ddp_does_not_reduce_is_an_error():
         BucketPlan.draw([pick("a", "d")], [("a",)], ELEMENTS)
 
 
-def test_regrouping_carries_residuals_by_name():
-    units = Units(catalog.reducer("topk"), LAYOUT, torch.device("cpu"))
-    units.states[0].memory.x.whole().copy_(torch.arange(13.0))
+@pytest.mark.parametrize("feedback", ["residual", "momentum"])
+def test_regrouping_carries_vectors_by_name(feedback):
+    reducer = catalog.reducer("topk", feedback=feedback)
+    units = Units(reducer, LAYOUT, torch.device("cpu"))
+    for n, vector in enumerate(units.states[0].memory.saved.values()):
+        vector.whole().copy_(torch.arange(13.0) + 20 * n)
     units.states[0].memory.scale = 8.0
     units.states[0].step = 5
-    before = {n: t.clone() for n, t in units.vectors()["residual"].items()}
+    before = copy.deepcopy(units.vectors())
     units.settle([("d",), ("b", "a"), ("c",)])
     assert [state.layout.names for state in units.states] == [
         ("d",),
@@ -64,8 +69,10 @@ def test_regrouping_carries_residuals_by_name():
         ("c",),
     ]
     assert {(state.memory.scale, state.step) for state in units.states} == {(8.0, 5)}
-    after = units.vectors()["residual"]
-    assert all(torch.equal(before[name], after[name]) for name in LAYOUT.names)
+    after = units.vectors()
+    assert before.keys() == after.keys() == {"residual", feedback}
+    for kind, held in before.items():
+        assert all(torch.equal(held[name], after[kind][name]) for name in LAYOUT.names)
     assert units.settled
 
 
