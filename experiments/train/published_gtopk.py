@@ -13,7 +13,7 @@ import torch
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel, Slot
 from thinwire.codecs import Codec
-from thinwire.collectives import CollectiveMemory, Grade, GTopK, Room
+from thinwire.collectives import CollectiveMemory, Grade, GTopK, MakeBuffer
 from thinwire.collectives.collective import Selecting
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError
@@ -36,7 +36,11 @@ class PublishedGTopK(Selecting):
             )
 
     def all_reduce_(
-        self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room
+        self,
+        x: Accumulator,
+        channel: Channel,
+        memory: CollectiveMemory,
+        out: MakeBuffer,
     ) -> SparseVector:
         x.set_blocks((Block.whole(x.size),))
         k = keep_count(x.size, self.density)

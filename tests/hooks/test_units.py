@@ -79,7 +79,7 @@ def test_regrouping_carries_vectors_by_name(feedback):
 def test_nothing_is_allocated_before_it_is_needed():
     units = Units(catalog.reducer("dense"), LAYOUT, torch.device("cpu"))
     units.settle([("d",), ("b", "a", "c")])
-    assert not units.remember
+    assert not units.has_states
     assert units.vectors() == {}
     assert len(units.states) == 2
-    assert units.remember
+    assert units.has_states

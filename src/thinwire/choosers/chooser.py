@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
-from thinwire.collectives import Collective, CollectiveMemory, Dense, Room, Total
+from thinwire.collectives import Collective, CollectiveMemory, Dense, MakeBuffer, Total
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,11 @@ class Chooser(Collective):
         """The collective for a vector of `size` elements in its reduction `step`."""
 
     def all_reduce_(
-        self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room
+        self,
+        x: Accumulator,
+        channel: Channel,
+        memory: CollectiveMemory,
+        out: MakeBuffer,
     ) -> Total:
         choice = self.choose(memory, x.size, channel.step)
         return choice.collective.all_reduce_(x, channel, choice.memory, out)

@@ -3,7 +3,7 @@
 from thinwire.collectives.all_gather import AllGather
 from thinwire.collectives.bf16 import BF16
 from thinwire.collectives.by_rows import RowCollective
-from thinwire.collectives.collective import Collective, Grade, Room, Total
+from thinwire.collectives.collective import Collective, Grade, MakeBuffer, Total
 from thinwire.collectives.dense import Dense
 from thinwire.collectives.gather_rows import GatherRows
 from thinwire.collectives.gs_sgd import GsSGD
@@ -26,8 +26,8 @@ __all__ = [
     "GatherRows",
     "Grade",
     "GsSGD",
+    "MakeBuffer",
     "MinBytes",
-    "Room",
     "RowCollective",
     "RowMemory",
     "SparDL",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel, Slot
 from thinwire.codecs import Codec
-from thinwire.collectives.collective import Room, Selecting, packet_nbytes
+from thinwire.collectives.collective import MakeBuffer, Selecting, packet_nbytes
 from thinwire.collectives.ledger import Ledger
 from thinwire.collectives.memory import CollectiveMemory
 from thinwire.cost import Cost, direct_all_gather
@@ -21,7 +21,11 @@ class AllGather(Selecting):
     """Exact local top-k of `density`, gathered and added in order of rank."""
 
     def all_reduce_(
-        self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room
+        self,
+        x: Accumulator,
+        channel: Channel,
+        memory: CollectiveMemory,
+        out: MakeBuffer,
     ) -> SparseVector:
         k = keep_count(x.size, self.density)
         sealed = Ledger.whole(x, channel).select_and_seal(k)

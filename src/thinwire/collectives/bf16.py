@@ -15,7 +15,7 @@ from torch import Tensor
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
-from thinwire.collectives.collective import Collective, Grade, Room
+from thinwire.collectives.collective import Collective, Grade, MakeBuffer
 from thinwire.collectives.memory import CollectiveMemory
 from thinwire.cost import Cost
 from thinwire.kernels import contiguous_blocks
@@ -28,7 +28,11 @@ class BF16(Collective):
     grade = Grade.EXACT
 
     def all_reduce_(
-        self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room
+        self,
+        x: Accumulator,
+        channel: Channel,
+        memory: CollectiveMemory,
+        out: MakeBuffer,
     ) -> Tensor:
         lengths = [block.length for block in contiguous_blocks(x.size, channel.size)]
         chunks = list(torch.split(x.whole(), lengths))

@@ -18,7 +18,7 @@ from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.collectives.collective import (
     Collective,
-    Room,
+    MakeBuffer,
     Total,
     check_choice,
     check_density,
@@ -139,7 +139,11 @@ class ByRows(Collective):
         return RowMemory(width=self._width_in(layout))
 
     def all_reduce_(
-        self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room
+        self,
+        x: Accumulator,
+        channel: Channel,
+        memory: CollectiveMemory,
+        out: MakeBuffer,
     ) -> Total:
         memory = checked(memory, RowMemory)
         x.set_blocks((Block.whole(x.size),))

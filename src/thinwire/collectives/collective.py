@@ -19,8 +19,8 @@ from thinwire.errors import ConfigError
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector
 
-Room = Callable[[], Tensor]
-"""Makes a float32 vector of the size of `x`, for a dense total."""
+MakeBuffer = Callable[[], Tensor]
+"""Makes a float32 vector of the size of `x` for a dense total."""
 
 Total = SparseVector | Tensor
 
@@ -80,7 +80,11 @@ class Collective(ABC):
 
     @abstractmethod
     def all_reduce_(
-        self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room
+        self,
+        x: Accumulator,
+        channel: Channel,
+        memory: CollectiveMemory,
+        out: MakeBuffer,
     ) -> Total:
         """Return the total over all ranks; leave in `x` what was not delivered.
 

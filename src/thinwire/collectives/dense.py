@@ -7,7 +7,7 @@ from torch import Tensor
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
-from thinwire.collectives.collective import Collective, Grade, Room
+from thinwire.collectives.collective import Collective, Grade, MakeBuffer
 from thinwire.collectives.memory import CollectiveMemory
 from thinwire.cost import Cost, ring_all_reduce
 from thinwire.groups import Op
@@ -20,7 +20,11 @@ class Dense(Collective):
     grade = Grade.ROUNDING
 
     def all_reduce_(
-        self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room
+        self,
+        x: Accumulator,
+        channel: Channel,
+        memory: CollectiveMemory,
+        out: MakeBuffer,
     ) -> Tensor:
         total = out().copy_(x.whole())
         channel.group.all_reduce_((total, Op.SUM))

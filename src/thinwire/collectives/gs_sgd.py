@@ -21,7 +21,7 @@ from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives.collective import (
     Grade,
-    Room,
+    MakeBuffer,
     Selecting,
     check_choice,
     check_whole,
@@ -97,7 +97,11 @@ class GsSGD(Selecting):
         return False
 
     def all_reduce_(
-        self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room
+        self,
+        x: Accumulator,
+        channel: Channel,
+        memory: CollectiveMemory,
+        out: MakeBuffer,
     ) -> SparseVector:
         size, vector = x.size, x.whole()
         if size == 0:

@@ -15,7 +15,12 @@ from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives import doubling
-from thinwire.collectives.collective import Room, Selecting, check_choice, packet_nbytes
+from thinwire.collectives.collective import (
+    MakeBuffer,
+    Selecting,
+    check_choice,
+    packet_nbytes,
+)
 from thinwire.collectives.ledger import Holders, Ledger
 from thinwire.collectives.memory import CollectiveMemory
 from thinwire.cost import Cost, direct_all_gather
@@ -42,7 +47,11 @@ class GTopK(Selecting):
         check_choice("variant", self.variant, Variant)
 
     def all_reduce_(
-        self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room
+        self,
+        x: Accumulator,
+        channel: Channel,
+        memory: CollectiveMemory,
+        out: MakeBuffer,
     ) -> SparseVector:
         ledger = Ledger.whole(x, channel)
         k = keep_count(x.size, self.density)

@@ -17,7 +17,7 @@ from thinwire.codecs import Codec
 from thinwire.collectives import gather_rows
 from thinwire.collectives import union_reduce as union
 from thinwire.collectives.by_rows import ByRows, Held, give_all
-from thinwire.collectives.collective import Grade, Room, Total
+from thinwire.collectives.collective import Grade, MakeBuffer, Total
 from thinwire.collectives.dense import Dense
 from thinwire.collectives.memory import CollectiveMemory, checked
 from thinwire.collectives.s2 import S2
@@ -43,7 +43,11 @@ class MinBytes(ByRows):
     grade = Grade.ROUNDING
 
     def all_reduce_(
-        self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room
+        self,
+        x: Accumulator,
+        channel: Channel,
+        memory: CollectiveMemory,
+        out: MakeBuffer,
     ) -> Total:
         memory = checked(memory, RowMemory)
         way = self.way(x.size, memory.width, channel.size, memory)

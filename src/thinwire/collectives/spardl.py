@@ -19,7 +19,12 @@ from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel, Run, Sealed, Slot
 from thinwire.codecs import Codec, Split
 from thinwire.collectives import doubling
-from thinwire.collectives.collective import Room, Selecting, check_choice, packet_nbytes
+from thinwire.collectives.collective import (
+    MakeBuffer,
+    Selecting,
+    check_choice,
+    packet_nbytes,
+)
 from thinwire.collectives.ledger import Holders, Ledger
 from thinwire.collectives.memory import CollectiveMemory, checked
 from thinwire.collectives.ratio import Ratio, SparDLMemory
@@ -84,7 +89,11 @@ class SparDL(Selecting):
         return SparDLMemory()
 
     def all_reduce_(
-        self, x: Accumulator, channel: Channel, memory: CollectiveMemory, out: Room
+        self,
+        x: Accumulator,
+        channel: Channel,
+        memory: CollectiveMemory,
+        out: MakeBuffer,
     ) -> SparseVector:
         memory = checked(memory, SparDLMemory)
         teams = self.teams_for(x.size, channel.size, channel.codec)

@@ -154,7 +154,7 @@ def fill(
         for kind, vectors in saved.items()
     }
     was_held = bool(held) and not entries["flushed"]
-    remember = units.remember
+    remember = units.has_states
     units.forget()
     known = entries["scope"] == scope
     units.regroup(units_of(entries) if known else [units.layout.names])
@@ -176,7 +176,7 @@ def fill(
 
 def dump(units: Units) -> dict[str, Any]:
     """The entries of the units; tensors share their memory."""
-    states = units.states if units.remember else []
+    states = units.existing_states
     first = states[0] if states else None
     return {
         "units": json.dumps([layout.names for layout in units.layouts]),
@@ -198,7 +198,7 @@ def comparable(
     different ones would wait for each other, or misread messages.
     """
     dumped = dump(units)
-    memories = [s.collective for s in units.states] if units.remember else []
+    memories = [state.collective for state in units.existing_states]
     texts = {
         "units": dumped["units"],
         "counters": json.dumps([memory.common() for memory in memories]),

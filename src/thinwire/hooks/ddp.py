@@ -130,7 +130,7 @@ class DDPState:
             "scope": self._scope,
             **({} if density is None else {"density": density}),
             "passes": self._engine.passes,
-            "flushed": flushed or not units.remember,
+            "flushed": flushed or not units.has_states,
         }
         key = checkpoint.key_of(self._group.rank, self._group.size)
         return {"version": checkpoint.FORMAT, key: entries}
@@ -172,7 +172,7 @@ class DDPState:
         """
         self._engine.drain()
         engine, units, scale = self._engine, self._engine.units, self._scale()
-        if units.remember:
+        if units.has_states:
             with engine.exclusive():
                 for state in units.states:
                     flush_(

@@ -81,7 +81,7 @@ class Engine:
         """Count a pass that DDP's own all-reduce has replaced."""
         self.passes_here += 1
         self.kept = 1.0
-        if self.units.remember:
+        if self.units.has_states:
             self.passes += 1
             for state in self.units.states:
                 reducer.count_plain(self.group, state)
@@ -208,7 +208,7 @@ class Engine:
     def _check_packets(self) -> None:
         """Record whether a packet in device memory was wrong; the thread is idle."""
         try:
-            for state in self.units.states if self.units.remember else ():
+            for state in self.units.existing_states:
                 state.raise_deferred_errors(wait=True)
         except WireError as error:
             self.fail(error)

@@ -76,7 +76,7 @@ def _of_collectives(units: Units) -> dict[str, float]:
     """The metrics of each unit's collective, by the number of the unit."""
     return {
         f"unit_{number}_{name}": value
-        for number, state in enumerate(units.states if units.remember else ())
+        for number, state in enumerate(units.existing_states)
         for name, value in state.collective.metrics().items()
     }
 
@@ -84,7 +84,7 @@ def _of_collectives(units: Units) -> dict[str, float]:
 def _residual_norm(units: Units) -> float:
     squares = [
         torch.linalg.vector_norm(state.memory.x.whole()).item() ** 2
-        for state in (units.states if units.remember else ())
+        for state in units.existing_states
         if state.memory.saved
     ]
     return float(sum(squares) ** 0.5)

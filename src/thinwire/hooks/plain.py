@@ -26,7 +26,7 @@ class PlainAllReduce:
     def fits(self, reducer: Pipeline) -> bool:
         """Whether DDP's own all-reduce does all that the next pass has to do."""
         units = self._engine.units
-        if not units.remember:
+        if not units.has_states:
             return self.always_fits(reducer)
         plain = units.settled and all(map(reducer.plain, units.states))
         return plain and not self._rows
@@ -38,7 +38,7 @@ class PlainAllReduce:
     def timed(self, reducer: Pipeline) -> bool:
         """Whether a unit of the next pass is timed, so that the engine must run it."""
         units = self._engine.units
-        return units.remember and any(map(reducer.timed, units.states))
+        return units.has_states and any(map(reducer.timed, units.states))
 
     def reduce(self, bucket: PendingBucket, reducer: Pipeline) -> None:
         """Start the all-reduce; a callback from another thread completes the future."""

@@ -98,9 +98,14 @@ class Units:
         return self._states
 
     @property
-    def remember(self) -> bool:
+    def has_states(self) -> bool:
         """Whether the states exist."""
         return self._states is not None
+
+    @property
+    def existing_states(self) -> Sequence[UnitState]:
+        """The states if they exist; makes none."""
+        return self._states or ()
 
     def forget(self) -> None:
         """Drop the states."""
@@ -127,7 +132,7 @@ class Units:
     def vectors(self) -> dict[str, dict[str, torch.Tensor]]:
         """The saved vectors by name, then by parameter, sharing memory."""
         found: dict[str, dict[str, torch.Tensor]] = {}
-        for state in self._states or []:
+        for state in self.existing_states:
             for kind, vector in state.memory.saved.items():
                 found.setdefault(kind, {}).update(state.layout.views(vector.whole()))
         return found

@@ -39,7 +39,7 @@ class UnitState:
     memory: FeedbackState
     collective: CollectiveMemory
     step: int = 0
-    room: Tensor | None = None
+    buffer: Tensor | None = None
     undo: Mapping[str, int] = field(default_factory=dict)
     has_residual: bool = True
     deferred_errors: kernels.DeferredErrors | None = None
@@ -134,7 +134,7 @@ class Pipeline:
         with _hidden(state.memory, unused, scale):
             self.feedback.accumulate(grad, state.memory, scale=scale)
             total = choice.collective.all_reduce_(
-                x, channel, choice.memory, lambda: _room(grad, state)
+                x, channel, choice.memory, lambda: _buffer(grad, state)
             )
         if errors is not None:
             errors.start_copy()
@@ -294,13 +294,13 @@ def _overflown(grad: Sequence[Tensor]) -> bool:
     return not all(bool(kernels.fetch(half.isfinite().all())) for half in halves)
 
 
-def _room(grad: Sequence[Tensor], state: UnitState) -> Tensor:
+def _buffer(grad: Sequence[Tensor], state: UnitState) -> Tensor:
     """A buffer for a dense total: the gradient's own memory if possible."""
     if len(grad) == 1 and grad[0].dtype == torch.float32 and grad[0].is_contiguous():
         return grad[0]
-    if state.room is None:
-        state.room = torch.empty(state.memory.x.size, device=state.memory.x.device)
-    return state.room
+    if state.buffer is None:
+        state.buffer = torch.empty(state.memory.x.size, device=state.memory.x.device)
+    return state.buffer
 
 
 @contextmanager
