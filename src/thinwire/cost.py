@@ -119,17 +119,3 @@ class Rounds:
     exchange: Curve
     direct: Curve
     all_reduce: Curve
-
-
-def along(curve: Curve, nbytes: float) -> float:
-    """Seconds for a number of bytes, by interpolation or, at the end, extrapolation.
-
-    >>> curve = ((0, 1.0), (100, 2.0), (200, 4.0))
-    >>> along(curve, 0), along(curve, 50), along(curve, 300)
-    (1.0, 1.5, 6.0)
-    """
-    if len(curve) == 1 or nbytes <= curve[0][0]:
-        return curve[0][1]
-    later = next((i for i, (end, _) in enumerate(curve) if end >= nbytes), -1)
-    (start, first), (end, last) = curve[later - 1], curve[later]
-    return first + (last - first) * (nbytes - start) / (end - start)

@@ -129,24 +129,16 @@ def halving(me: int, peers: Sequence[int]) -> list[Step]:
 def bruck(me: int, peers: Sequence[int], *, turn: int = 0) -> list[Step]:
     """Bruck's all-gather: list r is the one of the peer at position r.
 
-    Any number of peers, ceil(log2 P) messages, and no list is sent to a peer twice.
+    The messages of a reduce-scatter, backwards: ceil(log2 P), for any number of peers,
+    and no list is sent to a peer twice.
 
     >>> [(step.src, step.receives) for step in bruck(0, range(6))]
     [(1, [1]), (2, [2, 3]), (4, [4, 5])]
     """
-    count, steps = len(peers), []
-    for distance in distances(count):
-        carried = min(2 * distance, count) - distance
-        steps.append(
-            Step(
-                peers[(me - distance) % count],
-                peers[(me + distance) % count],
-                [(me + i) % count for i in range(carried)],
-                [(me + distance + i) % count for i in range(carried)],
-                turn,
-            )
-        )
-    return steps
+    return [
+        Step(step.src, step.dst, step.receives, step.sends, turn)
+        for step in reversed(halving(me, peers))
+    ]
 
 
 def cost(steps: Iterable[Step], nbytes: int) -> Cost:

@@ -1,4 +1,4 @@
-"""Gloo's threads are kept back while messages are handed over, and only then."""
+"""Gloo's threads are batch threads while messages are posted, and only then."""
 
 import os
 import sys
@@ -33,7 +33,7 @@ def _meanwhile(group):
 
 
 @pytest.mark.processes
-def test_gloo_s_threads_are_kept_back_for_a_while():
+def test_gloo_s_threads_are_batch_threads_for_a_while():
     ordinary, batch = {os.SCHED_OTHER}, {os.SCHED_BATCH}
     expected = (ordinary, batch, os.SCHED_OTHER, ordinary)
     assert pool(2).run(_meanwhile) == [expected] * 2
@@ -47,7 +47,7 @@ class Watched:
 
     def __getattr__(self, name):
         if name in ("send", "recv"):
-            self._look("hand over")
+            self._look("post")
         return getattr(self._inner, name)
 
 
@@ -95,8 +95,8 @@ def _seen(group):
 
 
 @pytest.mark.processes
-def test_whenever_messages_are_handed_over_and_only_then():
-    over, wait = ("hand over", {os.SCHED_BATCH}), ("wait", {os.SCHED_OTHER})
+def test_whenever_messages_are_posted_and_only_then():
+    over, wait = ("post", {os.SCHED_BATCH}), ("wait", {os.SCHED_OTHER})
     for seen in pool(2).run(_seen):
         # Expected, then sent; received and sent; a maximum is received and sent.
         assert seen == 3 * [over, over, wait]

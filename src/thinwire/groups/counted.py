@@ -22,8 +22,8 @@ from thinwire.groups.group import Group, Op, WrappedGroup
 class Traffic:
     """Rounds, bytes each way, and seconds spent inside a group.
 
-    >>> Traffic(rounds=2, sent=30) - Traffic(rounds=1, sent=10)
-    Traffic(rounds=1, sent=20, received=0, wait=0.0)
+    >>> Traffic(rounds=2, sent=30) + Traffic(rounds=1, sent=10)
+    Traffic(rounds=3, sent=40, received=0, wait=0.0)
     """
 
     rounds: int = 0
@@ -43,9 +43,6 @@ class Traffic:
             self.received + other.received,
             self.wait + other.wait,
         )
-
-    def __sub__(self, other: "Traffic") -> "Traffic":
-        return self + Traffic(-other.rounds, -other.sent, -other.received, -other.wait)
 
 
 class Counted(WrappedGroup):

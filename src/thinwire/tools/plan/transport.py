@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from thinwire.cost import Cost, Curve, Rounds, along
+from thinwire.cost import Cost, Curve, Rounds
 from thinwire.tools.plan.choice import Choice
 
 
@@ -40,6 +40,20 @@ def _along(cost: Cost, curve: Curve) -> TransportTime:
     """The time of rounds of equal length."""
     if cost.rounds == 0:
         return TransportTime(0.0, 0.0)
-    shortest = along(curve, 0)
-    each = along(curve, (cost.nbytes + cost.awaited) / cost.rounds)
+    shortest = interpolate(curve, 0)
+    each = interpolate(curve, (cost.nbytes + cost.awaited) / cost.rounds)
     return TransportTime(cost.rounds * shortest, cost.rounds * (each - shortest))
+
+
+def interpolate(curve: Curve, nbytes: float) -> float:
+    """Seconds for a number of bytes, by interpolation or, at the end, extrapolation.
+
+    >>> curve = ((0, 1.0), (100, 2.0), (200, 4.0))
+    >>> interpolate(curve, 0), interpolate(curve, 50), interpolate(curve, 300)
+    (1.0, 1.5, 6.0)
+    """
+    if len(curve) == 1 or nbytes <= curve[0][0]:
+        return curve[0][1]
+    later = next((i for i, (end, _) in enumerate(curve) if end >= nbytes), -1)
+    (start, first), (end, last) = curve[later - 1], curve[later]
+    return first + (last - first) * (nbytes - start) / (end - start)
