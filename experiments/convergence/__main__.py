@@ -191,7 +191,9 @@ def compacted(result: dict) -> dict:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m experiments.convergence",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--data", type=Path, help="folder of data sets")
     parser.add_argument("--recipes", type=json.loads, default={}, help="JSON: by task")

@@ -228,7 +228,10 @@ def show(title: str, table: Iterator[list[str]], *, markdown: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.published",
+        description=__doc__.partition("\n")[0],
+    )
     names = [model.name for model in GTOPK]
     parser.add_argument("--file", type=Path, default=Path("published.jsonl"))
     parser.add_argument("--models", default=",".join(names), help="gTop-k's, by name")
