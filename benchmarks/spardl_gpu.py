@@ -46,7 +46,7 @@ PHASES = {
     "select": ("select", "take", "split", "merge_split"),
     "encode": ("encode",),
     "decode": ("decode",),
-    "merge": ("merge_add", "add_", "keep_at_", "leave_at_", "join", "restore_"),
+    "merge": ("merge_add", "add_", "return_at_", "leave_at_", "join", "restore_"),
     "write": ("write_mean_",),
 }
 

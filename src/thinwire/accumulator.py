@@ -183,13 +183,13 @@ class Accumulator:
         """`x[indices] += values - sent` in a block.
 
         `holders` are the number of ranks that return the same list, and this rank's
-        number among them: each returns its share (see `kernels.keep_at_`).
+        number among them: each returns its share (see `kernels.return_at_`).
         """
-        kernels.keep_at_(
+        kernels.return_at_(
             self._of(number),
             indices,
             values,
-            told=sent,
+            sent=sent,
             holders=holders,
             block=self._blocks[number],
         )

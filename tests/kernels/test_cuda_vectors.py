@@ -183,17 +183,17 @@ def test_elements(cut):
 
 
 @pytest.mark.parametrize("holders", [(1, 0), (4, 1), (3, 2)])
-@pytest.mark.parametrize("telling", [False, True])
-def test_what_is_kept(holders, telling):
+@pytest.mark.parametrize("subtracting", [False, True])
+def test_what_is_kept(holders, subtracting):
     block = interleaved_blocks(2003, 3, 64)[1]
     indices, values = drawn_indices(block.length, 90), drawn("ties", 90)
     indices[7] = -1  # a hole
-    told = drawn("ties", 91)[1:].contiguous() if telling else None
+    sent = drawn("ties", 91)[1:].contiguous() if subtracting else None
     x = drawn("signed zeros", 2003)
     y = x.clone()
-    given = {"told": told, "holders": holders, "block": block}
-    cuda.keep_at_(x, indices, values, **given)
-    reference.keep_at_(y, indices, values, **given)
+    given = {"sent": sent, "holders": holders, "block": block}
+    cuda.return_at_(x, indices, values, **given)
+    reference.return_at_(y, indices, values, **given)
     assert same_bits(x, y)
 
 

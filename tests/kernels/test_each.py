@@ -40,20 +40,20 @@ def test_leave_at(backend):
 
 
 @BACKENDS
-@pytest.mark.parametrize("telling", [False, True])
+@pytest.mark.parametrize("subtracting", [False, True])
 @pytest.mark.parametrize("count", [1, 3, 4])
-def test_keep_at(backend, count, telling):
+def test_keep_at(backend, count, subtracting):
     indices, values = some_indices(100, 40), vector("ties", 40)
-    told = vector("ties", 41)[1:] if telling else None
-    whole = values - told if telling else values
+    sent = vector("ties", 41)[1:] if subtracting else None
+    whole = values - sent if subtracting else values
     total = torch.zeros(100)
     for number in range(count):
         x = torch.zeros(300)
-        backend.keep_at_(
+        backend.return_at_(
             x,
             indices,
             values,
-            told=told,
+            sent=sent,
             holders=(count, number),
             block=Block(100, 50, 100, 100),
         )
@@ -69,9 +69,9 @@ def test_what_was_told_whole_is_left_alone(backend):
     x = torch.tensor([-0.0, -0.0])
     ones = torch.ones(2)
     indices = torch.tensor([0, 1], dtype=torch.int32)
-    told = torch.tensor([1.0, 0.5])
+    sent = torch.tensor([1.0, 0.5])
     block = Block.whole(2)
-    backend.keep_at_(x, indices, ones, told=told, holders=(1, 0), block=block)
+    backend.return_at_(x, indices, ones, sent=sent, holders=(1, 0), block=block)
     assert same_bits(x, torch.tensor([-0.0, 0.5]))
 
 

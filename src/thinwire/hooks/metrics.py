@@ -37,7 +37,7 @@ PHASES = {
         "add_at_",
         "subtract_at_",
         "leave_at_",
-        "keep_at_",
+        "return_at_",
         "add_",
         "restore_",
         "flag_mismatch_",

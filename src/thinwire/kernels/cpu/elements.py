@@ -53,17 +53,17 @@ def leave_at_(
     check_inside(replace_entries(place, *given), place)
 
 
-def keep_at_(
+def return_at_(
     x: Tensor,
     indices: Tensor,
     values: Tensor,
     *,
-    told: Tensor | None = None,
+    sent: Tensor | None = None,
     holders: tuple[int, int] = (1, 0),
     block: Block | None = None,
 ) -> None:
-    # Nothing rounded off is nothing to write to memory that has long been cold.
-    mine = share_of(indices, values, told, holders)
+    # Zero differences are not written: that would load memory that is not cached.
+    mine = share_of(indices, values, sent, holders)
     given = (array_of(mine[0]), array_of(mine[1]), np.float32(1), NO_WORDS)
     place = place_of(x, block)
     check_inside(add_entries(place, *given), place)

@@ -134,8 +134,8 @@ def kth_extracted(
     """
     _, held, begins, ends = lists
     k, goal, threshold = aim
-    room, members = scratch
-    tallies = room[:TALLIES]
+    bins, members = scratch
+    tallies = bins[:TALLIES]
     n: Any = np.int64(0)
     for i in range(TALLIES):
         total: Any = np.int32(0)
@@ -160,10 +160,10 @@ def kth_extracted(
     for t in range(len(begins)):
         for s in range(2 * number, 2 * number + 2):
             few = _members(held, begins[t, s], ends[t, s], low, high, members, few)
-    clear(room)
+    clear(bins)
     for i in range(few):
-        room[np.uintp((magnitude(members[np.uintp(i)]) - low) >> shift)] += 1
-    kth, ties = refine(members, few, left, low, shift, room)
+        bins[np.uintp((magnitude(members[np.uintp(i)]) - low) >> shift)] += 1
+    kth, ties = refine(members, few, left, low, shift, bins)
     _share(lists, number, kth, ties, shares)
     return n, kth, reached, ties
 

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from thinwire.kernels.cpu import extract, extracted
 from thinwire.kernels.cpu.arrays import Place
 from thinwire.kernels.cpu.elements import check_inside, write_entries
-from thinwire.kernels.cpu.search import Found, room_for
-from thinwire.kernels.cpu.select import TALLIES, room_for_counts
+from thinwire.kernels.cpu.search import Found, scratch_for
+from thinwire.kernels.cpu.select import TALLIES, scratch_counts
 from thinwire.kernels.cpu.threads import make, parts_of, threads_for
 
 # Lists have space for this many times what they are expected to hold, and some more:
@@ -100,7 +100,7 @@ class Extracted(NamedTuple):
         if len(self.changed) > 0:
             extracted.tally_extracted(held, size, aim[2], self.counts[0])
         shares = np.empty((len(begins), 2), np.int64) if threads > 1 else _ALL
-        scratch = (room_for_counts(), room_for(size, where.dtype)[1])
+        scratch = (scratch_counts(), scratch_for(size, where.dtype)[1])
         given = (lists, number, self.counts, aim, scratch, shares)
         *answer, ties = extracted.kth_extracted(*given)
         found = Found(*answer)
@@ -109,8 +109,8 @@ class Extracted(NamedTuple):
 
         def run(first: int, end: int, ties: int, chosen: Entries) -> None:
             given = ((first, end), self.changed, found.kth, ties, bf16, chosen)
-            room = room_for(size, where.dtype)
-            extracted.take_extracted(place, lists, number, *given, room)
+            rest = scratch_for(size, where.dtype)
+            extracted.take_extracted(place, lists, number, *given, rest)
 
         if threads < 2:
             run(0, len(begins), ties, out)

@@ -41,7 +41,7 @@ def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
     rest = values.numel() - k
     dropped = torch.empty(rest, dtype=indices.dtype), torch.empty(rest)
     lists = (tuple(map(array_of, e)) for e in ((indices, values), kept, dropped))
-    select.partition(select.room_for_counts(), k, *lists)
+    select.partition(select.scratch_counts(), k, *lists)
     return kept, dropped
 
 

@@ -1,9 +1,9 @@
-"""Passes over every element, at the speed of memory: accumulate, mark, find a peak.
+"""Passes over every element, at the speed of memory: accumulate and mark.
 
 An accumulate pass that also zeroes the gradient and marks candidates takes the time
 of `x.add_(grad)`; a reading pass takes a third of that. Numba does not vectorise
-"compare and pack the answers into a word", so 64 elements at a time are spelled out
-as vector instructions; they compile to whatever the processor has.
+a comparison whose results are packed into a word. So these are written as vector
+instructions on 64 elements, which compile to what the processor offers.
 """
 
 from typing import Any
@@ -212,7 +212,7 @@ def accumulate_and_mark(
             q += 64
             w += 1
             v += 1
-    # One side is done; of the other there are a few words at most, unless it is all.
+    # One side is done. The other has a few words left, or all if the first was empty.
     if q == end_q:
         q, end_q, v, least_q, high = p, end_p, w, least_p, middle
     while q < high:
@@ -233,7 +233,7 @@ def accumulate_and_mark(
 def run(
     starts: Bits, blocks: int, chunk: int, p: int, limit: int
 ) -> tuple[int, int, int]:
-    """The block of an element, its number there, and where its neighbours end."""
+    """The block of an element, its index there, and where its run ends."""
     if chunk:
         number = p // chunk
         b = number % blocks
@@ -258,9 +258,9 @@ def _edge(
     scale: Any,
     end: int,
 ) -> int:
-    """Elements one by one, to where a whole word of them begins, or to the end.
+    """Process single elements up to the beginning of a whole word, or to the end.
 
-    A piece that begins or ends inside a word replaces its own bits only.
+    Only the bits of these elements change.
     """
     while p < end and (bit or p + 64 > end):
         value = x[p] * scale + widen(grad[q])

@@ -3,8 +3,8 @@
 Marks made while accumulating are tried first. If fewer than k elements reach their
 threshold, a lower one is taken from a sample and the block is marked again in a reading
 pass (0.3 ns an element). The lowest threshold is the smallest magnitude above zero:
-below it there are only zeros, all equal, of which the first ones are taken. So every
-search ends, and with the same result whatever the thresholds were.
+below it there are only zeros, of which the first ones are taken. So every search ends,
+and its result does not depend on the thresholds.
 """
 
 import threading
@@ -32,7 +32,7 @@ _REACH = (1 << 22) / 0.3
 # Blocks up to this length are not worth a sample: all their elements are looked at.
 _SMALL = 4096
 _NEIGHBOURS = 16
-# Room for candidates that a thread keeps for its next selection: 32 MB at most.
+# Elements of the scratch memory that a thread keeps: 32 MB at most.
 _KEPT = 1 << 22
 
 _kept = threading.local()
@@ -66,13 +66,15 @@ def search(
             threshold = lower if threshold < 0 else min(lower, threshold - 1)
             threshold = max(threshold, _LEAST)
             passes.mark(place, words, threshold)
-        given = (place, words, threshold, goal, select.room_for_counts())
-        room = room_for(goal + goal // 4, out[0].dtype)  # a sample aims less closely
+        given = (place, words, threshold, goal, select.scratch_counts())
+        scratch = scratch_for(
+            goal + goal // 4, out[0].dtype
+        )  # a sample aims less closely
         while True:
-            marked, count, kth, reached = select.choose(*given, room, out)
-            if marked <= len(room[0]) - select.SPARE:
+            marked, count, kth, reached = select.choose(*given, scratch, out)
+            if marked <= len(scratch[0]) - select.SPARE:
                 break
-            room = room_for(marked, out[0].dtype)
+            scratch = scratch_for(marked, out[0].dtype)
         attempts += 1
         if count >= k:
             break
@@ -86,7 +88,7 @@ def search(
 
 
 class Found(NamedTuple):
-    """How many reach a threshold; the k-th magnitude; about the goal-th, or 0."""
+    """How many reach a threshold; the k-th magnitude; about the goal-th, 0 if fewer."""
 
     reaching: int
     kth: int
@@ -94,7 +96,7 @@ class Found(NamedTuple):
 
 
 def goal_of(k: int, slack: float, length: int) -> int:
-    """How many elements a threshold is meant to be reached by."""
+    """How many elements should reach a threshold."""
     return min(length, k + int(slack * k + 4 * sqrt(k)))
 
 
@@ -106,7 +108,7 @@ def next_slack(slack: float, *, missed: bool) -> float:
 def next_threshold(
     found: Found, k: int, *, threshold: int, slack: float, goal: int
 ) -> int:
-    """The threshold for the next time, from what this one has found."""
+    """The threshold for the next selection, from the result of this one."""
     reaching, kth, reached = found
     if not reached:
         # Elements lie about as densely below the threshold as above it.
@@ -116,22 +118,22 @@ def next_threshold(
     return max(min(reached, kth), lowest, _LEAST)
 
 
-def room_for(size: int, dtype: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:
+def scratch_for(size: int, dtype: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:
     """This thread's scratch memory for candidates, valid until its next call.
 
     It is kept, because fresh memory costs a page fault every 4 kB.
     """
-    room = getattr(_kept, "room", None)
+    scratch = getattr(_kept, "scratch", None)
     size += select.SPARE
-    if room is None or len(room[0]) < size or room[0].dtype != dtype:
-        room = np.empty(size, dtype), np.empty(size, np.float32)
+    if scratch is None or len(scratch[0]) < size or scratch[0].dtype != dtype:
+        scratch = np.empty(size, dtype), np.empty(size, np.float32)
         if size <= _KEPT:
-            _kept.room = room
-    return room
+            _kept.scratch = scratch
+    return scratch
 
 
 def _estimate(place: Place, k: int) -> int:
-    """A threshold that at least `k` elements reach, if a sample tells the truth."""
+    """A threshold that at least `k` elements reach, estimated from a sample."""
     length = place[-1]
     if length <= _SMALL or k >= length // 2:
         return _LEAST
@@ -143,5 +145,5 @@ def _estimate(place: Place, k: int) -> int:
     rank += 4 * sqrt(rank) + 1
     if rank >= len(found):
         return _LEAST
-    kth, _ = select.kth_magnitude(found, int(rank), select.room_for_counts())
+    kth, _ = select.kth_magnitude(found, int(rank), select.scratch_counts())
     return int(kth)

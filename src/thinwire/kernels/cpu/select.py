@@ -1,9 +1,9 @@
-"""The k largest of a few candidates, exactly: counting, never sorting.
+"""The k largest of a few candidates, exactly, by counting instead of sorting.
 
-Candidates are the marked elements. Their magnitude bits are counted in bins, the bin
-that holds the k-th largest is counted again with finer bins until a bin is one value,
-and the candidates are compacted in their own order, which is ascending: the first ones
-of equal magnitude are those with the smaller index. About 15 ns per candidate, most of
+Candidates are the marked elements. Their magnitude bits are counted in bins. The bin
+that contains the k-th largest is counted again with finer bins until a bin is a single
+value. Then the candidates are compacted in ascending order of index: of equal
+magnitudes, the first ones have the smaller index. About 15 ns per candidate, most of
 it waiting for the element to arrive from memory.
 """
 
@@ -35,17 +35,17 @@ FINE = 13
 # Counts of extracted elements: few bins stay in the cache. They are as wide, and one
 # octave is usually enough for thresholds this close.
 TALLIES = 1 << 10
-# The first count of a list about which nothing is known: every magnitude has its bin.
+# The first count of a list without a threshold: every magnitude has a bin.
 COARSE = 18
-# Elements that are on their way from memory while one is looked at.
+# Elements that are prefetched while one is processed.
 SPARE = 48
 
 
 _kept = threading.local()
 
 
-def room_for_counts() -> Counts:
-    """What this thread's kernels count in, one after the other: kept, as it is cold."""
+def scratch_counts() -> Counts:
+    """This thread's memory for counts, kept from call to call."""
     counts: Counts | None = getattr(_kept, "counts", None)
     if counts is None:
         counts = _kept.counts = np.empty(BINS, np.int32)
@@ -54,7 +54,7 @@ def room_for_counts() -> Counts:
 
 @part
 def find(counts: Counts, k: int) -> tuple[int, int]:
-    """The bin in which a count from the top reaches `k`, and how many it must give."""
+    """The bin where a count from the top reaches `k`, and the number needed of it."""
     b = len(counts) - 1
     while b >= 64:
         total: Any = np.int32(0)
@@ -78,7 +78,7 @@ def tally(counts: Counts, number: int, above: int) -> None:
 
 @part
 def clear(counts: Counts) -> None:
-    """Begin to count."""
+    """Set all counts to zero."""
     for b in range(len(counts)):
         counts[b] = 0
 
@@ -114,7 +114,7 @@ def _count_between(
 ) -> None:
     """Count the few magnitudes from `low` to below `high`.
 
-    Most runs of 16 have none of them, which is found out without a branch for each.
+    Most runs of 16 contain none, which is determined without a branch for each.
     """
     base = np.uint32(low)
     width = np.uint32(high - low)
@@ -166,10 +166,10 @@ def _count(words: Bits) -> int:
 
 @part
 def _list(words: Bits, marked: int, where: Indices) -> None:
-    """The numbers of the elements that are marked, and up to 4 that mean nothing.
+    """The indices of the marked elements, followed by up to 4 arbitrary ones.
 
-    How many are in a word is a coin tossed, and a branch on it would be guessed wrong:
-    four are written anyway, and the next word's overwrite those that were none.
+    A branch on the number of marks in a word would often be mispredicted. So four
+    indices are always written, and those of the next word overwrite the surplus.
     """
     few = marked < len(words) >> 1
     n = 0
@@ -313,7 +313,7 @@ def sample(place: Place, found: Floats) -> None:
     groups = len(found) // 16
     step = length // groups
     for group in range(groups):
-        # Scattered within its step, so that no period of the data is in tune with it.
+        # Scattered within its step, against periodic data.
         j = group * step + group * 0x9E3779B1 % (step - 15)
         for i in range(16):
             found[group * 16 + i] = x[start + j // chunk * stride + j % chunk]

@@ -64,8 +64,8 @@ class CandidateBuffer:
         self.crowds = cdiv(self.tiles, mark.CROWD.value)
         self.words = choose.COUNTS.value + self.crowds
         self.most = max(self.counts)
-        self.room = int(self.most * (1 + SPARE)) + SPARE_COUNT
-        self.batches = cdiv(self.room, choose.BATCH.value)
+        self.capacity = int(self.most * (1 + SPARE)) + SPARE_COUNT
+        self.batches = cdiv(self.capacity, choose.BATCH.value)
         self.rows = _sample_rows(longest, len(self.blocks))
         # Blocks that were selected from: their windows are known.
         self.warm: set[int] = set()
@@ -92,8 +92,8 @@ class CandidateBuffer:
         wide: dict[str, Any] = {"dtype": torch.int64, "device": device}
         self.listed = torch.empty(number * self.tiles, **wide)
         self.given = torch.empty(number * self.batches, **wide)
-        self.found = torch.empty(number * self.room, **wide)
-        self.ordered = torch.empty(number * self.room, **wide)
+        self.found = torch.empty(number * self.capacity, **wide)
+        self.ordered = torch.empty(number * self.capacity, **wide)
         self.shifts = torch.empty(number * self.tiles, dtype=torch.int32, device=device)
         self.table = _geometry(self.blocks, device)
 
@@ -113,8 +113,7 @@ class CandidateBuffer:
         numbers = [number for number in extracting if number < _MOST_EXTRACTED]
         if numbers:
             self.rounding = extracting[numbers[0]]
-        alike = (b for b in numbers if extracting[b] == self.rounding)
-        self.extracted = set(alike)
+        self.extracted = {b for b in numbers if extracting[b] == self.rounding}
         self._list((0, len(self.blocks)), grad, scale, zeroing=zeroing)
 
     def list_candidates(self, first: int, end: int) -> None:
@@ -159,7 +158,7 @@ class CandidateBuffer:
             self.state,
             self.listed,
             self.found,
-            self.room,
+            self.capacity,
             self.tiles,
             self.cleared[choose.COUNTS.value :],
             self.words,
@@ -191,14 +190,14 @@ class CandidateBuffer:
         rows = row_table(tuple(numbers), tuple(counts), self.device)
         indices, values = new_lists(sum(counts), self.device)
         known, then = (rows, self.state), following(self.device)
-        lists = (self.found, self.room, self.cleared, self.words)
+        lists = (self.found, self.capacity, self.cleared, self.words)
         tables = (self.listed, self.shifts, self.tiles, self.batches)
         grid = (self.batches, len(counts))
         larger = (self.batches + self.crowds, len(counts))
         choose.count_coarse[larger](*known, *lists, *tables, num_warps=8, **then)
         order = (self.shifts, self.ordered, self.tiles)
         choose.count_fine[grid](*known, *lists, *order, num_warps=8, **then)
-        sorted_lists = (self.ordered, self.room, self.given)
+        sorted_lists = (self.ordered, self.capacity, self.given)
         choose.count_given[grid](*known, *sorted_lists, num_warps=8, **then)
         out = (indices, values)
         place = (self.x, self.table, self.blocks[0].start, self.stride)
@@ -219,7 +218,7 @@ class CandidateBuffer:
         rows = row_table(tuple(numbers), (0,) * len(numbers), self.device)
         place = (self.x, self.table, self.blocks[0].start, self.stride)
         choose.restore[(self.batches, len(numbers))](
-            rows, self.state, self.found, self.room, *place, **self.form, **EXACT
+            rows, self.state, self.found, self.capacity, *place, **self.form, **EXACT
         )
         self.extracted.difference_update(numbers)
 
@@ -238,7 +237,7 @@ class CandidateBuffer:
             self.shared,
             self.parts,
             self.found,
-            self.room,
+            self.capacity,
             *out,
             *out,
             **self.form,

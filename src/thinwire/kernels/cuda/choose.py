@@ -1,15 +1,15 @@
-"""The k largest of listed candidates, exactly, in four launches that never sort.
+"""The k largest of listed candidates, exactly, in four launches without sorting.
 
-Candidates are counted in 256 bins from the threshold on, each 0.2 % wide; those of the
-bin that holds the k-th largest are counted again, one count per magnitude. Meanwhile
-tiles are put in order: their counts, added up, tell where the candidates of each belong
-in an ascending list. In that list batches count what they give, and write it behind
-what the batches before them give: the first ones of equal magnitude have the smaller
-index.
+Candidates are counted in 256 bins from the threshold on, each 0.2 % wide. Those of the
+bin that contains the k-th largest are counted again, one count per magnitude.
+Meanwhile tiles are put in order: the sums of their counts are the places of their
+candidates in an ascending list. In that list each batch counts its selected elements,
+and writes them after those of the batches before it: of equal magnitudes, the first
+ones have the smaller index.
 
-Where the candidates do not tell the answer (fewer than k, more than there was room for,
-or the k-th far above the threshold) the block is left to `dense_select`. No launch
-waits for the host: each reads what the one before it has written.
+If the list is not sufficient (fewer than k candidates, more than its capacity, or the
+k-th far above the threshold), the block is left to `dense_select`. No launch waits for
+the host: each reads what the one before it has written.
 """
 
 from typing import Any
@@ -36,7 +36,7 @@ from thinwire.kernels.cuda.mark import (
     extent,
 )
 
-# Bits of a magnitude that a coarse bin does not tell; half of them are counted first.
+# Bits of a magnitude below those of a coarse bin; half of them are counted first.
 FINE_BITS: Any = tl.constexpr(14)
 FINE_MASK: Any = tl.constexpr((1 << 14) - 1)
 HALF_BITS: Any = tl.constexpr(7)
@@ -44,7 +44,7 @@ HALF: Any = tl.constexpr(128)
 # Counts of a block: coarse bins, halves, and every magnitude of one coarse bin.
 HALVES: Any = tl.constexpr(256)
 EVERY: Any = tl.constexpr(256 + 128)
-# Behind them, the candidates of every thousand tiles.
+# After them, the candidates of each crowd of tiles.
 COUNTS: Any = tl.constexpr(256 + 128 + (1 << 14))
 
 # Candidates of a program, and tiles of one that puts tiles in order.
@@ -54,10 +54,10 @@ MANY: Any = tl.constexpr(1024)
 
 
 @kernel
-def _batch(found, q, room, count) -> Any:
+def _batch(found, q, capacity, count) -> Any:
     i = tl.program_id(0) * BATCH + tl.arange(0, BATCH)
     inside = i < count
-    entry = tl.load(found + q.to(tl.int64) * room + i, mask=inside, other=0)
+    entry = tl.load(found + q.to(tl.int64) * capacity + i, mask=inside, other=0)
     return i, entry, inside
 
 
@@ -70,7 +70,7 @@ def _order(
     tiles,
     crowds,
 ) -> None:
-    """How far the candidates of each tile lie from where ascending order has them."""
+    """The distance of each tile's candidates from their place in ascending order."""
     t = g * CROWD + tl.arange(0, CROWD)
     before = tl.zeros([CROWD], tl.int32)
     for first in range(0, g, CROWD):
@@ -88,7 +88,7 @@ def count_coarse(
     rows,
     state,
     found,
-    room,
+    capacity,
     cleared,
     words,
     listed,
@@ -97,7 +97,7 @@ def count_coarse(
     batches,
     waiting: tl.constexpr,
 ) -> None:
-    """Find the bin that holds the k-th largest, or say that there is none.
+    """Find the bin that contains the k-th largest; if there is none, set DENSE.
 
     Programs beyond the last batch put tiles in order.
     """
@@ -112,9 +112,9 @@ def count_coarse(
         _order(p - batches, q, listed, shifts, tiles, counts + COUNTS)
     else:
         every = tl.arange(0, BINS)
-        enough = (count >= k) & (count <= room)
+        enough = (count >= k) & (count <= capacity)
         if enough & (p * BATCH < count):
-            _, entry, inside = _batch(found, q, room, count)
+            _, entry, inside = _batch(found, q, capacity, count)
             above = (entry.to(tl.int32) & 0x7FFFFFFF) - low
             # Most are beyond the bins, and need not be counted one by one.
             near = inside & (above < ((BINS - 1) << FINE_BITS))
@@ -136,7 +136,7 @@ def count_fine(
     rows,
     state,
     found,
-    room,
+    capacity,
     cleared,
     words,
     shifts,
@@ -146,7 +146,7 @@ def count_fine(
 ) -> None:
     """Find the k-th largest, and how many of exactly its magnitude to take.
 
-    On the way candidates are copied to where ascending order has them.
+    Candidates are also copied to their places in ascending order.
     """
     await_others(waiting, admitting=True)
     q = tl.load(rows + 3 * tl.program_id(1)).to(tl.int32)
@@ -156,10 +156,12 @@ def count_fine(
         b = tl.load(own + COARSE)
         counts = cleared + q.to(tl.int64) * words
         if tl.program_id(0) * BATCH < count:
-            i, entry, inside = _batch(found, q, room, count)
+            i, entry, inside = _batch(found, q, capacity, count)
             tile = (entry >> 32).to(tl.int32) // TILE
             shift = tl.load(shifts + q.to(tl.int64) * tiles + tile, mask=inside)
-            tl.store(ordered + q.to(tl.int64) * room + i + shift, entry, mask=inside)
+            tl.store(
+                ordered + q.to(tl.int64) * capacity + i + shift, entry, mask=inside
+            )
             above = (entry.to(tl.int32) & 0x7FFFFFFF) - low
             inside = inside & (above >> FINE_BITS == b)
             above = above & FINE_MASK
@@ -189,17 +191,17 @@ def count_given(
     rows,
     state,
     ordered,
-    room,
+    capacity,
     given,
     waiting: tl.constexpr,
 ) -> None:
-    """How many larger ones (high half) and equal ones each batch has."""
+    """The number of larger (high half) and of equal candidates in each batch."""
     await_others(waiting, admitting=True)
     q = tl.load(rows + 3 * tl.program_id(1)).to(tl.int32)
     own = state + q * STATE
     count = tl.load(own + COUNT)
     if (tl.load(own + DENSE) == 0) & (tl.program_id(0) * BATCH < count):
-        _, entry, inside = _batch(ordered, q, room, count)
+        _, entry, inside = _batch(ordered, q, capacity, count)
         larger, equal = _larger_and_equal(entry, inside, tl.load(own + KTH))
         total = tl.sum((larger.to(tl.int32) << 16) + equal.to(tl.int32))
         at = given + q * tl.num_programs(0) + tl.program_id(0)
@@ -211,7 +213,7 @@ def write(
     rows,
     state,
     ordered,
-    room,
+    capacity,
     given,
     indices,
     values,
@@ -226,10 +228,10 @@ def write(
     bf16: tl.constexpr,
     waiting: tl.constexpr,
 ) -> None:
-    """Write what a batch gives, behind what the batches before it give.
+    """Write a batch's selected elements after those of the batches before it.
 
-    If `removing`, it leaves the vector (if `bf16`, as a bfloat16); where candidates
-    were `extracted`, it has left, and the others come back.
+    If `removing`, they are subtracted from the vector, rounded to bfloat16 if `bf16`.
+    If candidates were `extracted`, they already were, and the others are put back.
     """
     await_others(waiting, admitting=True)
     row = rows + 3 * tl.program_id(1)
@@ -239,7 +241,7 @@ def write(
     p = tl.program_id(0)
     if (tl.load(own + DENSE) == 0) & (p * BATCH < count):
         kth, ties = tl.load(own + KTH), tl.load(own + TIES)
-        _, entry, inside = _batch(ordered, q, room, count)
+        _, entry, inside = _batch(ordered, q, capacity, count)
         sums = tl.zeros([MANY], tl.int64)
         for first in range(0, p, MANY):
             other = first + tl.arange(0, MANY)
@@ -270,7 +272,7 @@ def restore(
     rows,
     state,
     found,
-    room,
+    capacity,
     x,
     table,
     start,
@@ -278,11 +280,11 @@ def restore(
     chunk: tl.constexpr,
     one: tl.constexpr,
 ) -> None:
-    """Put back candidates that were extracted."""
+    """Write extracted candidates back to the vector."""
     q = tl.load(rows + 3 * tl.program_id(1)).to(tl.int32)
-    count = tl.minimum(tl.load(state + q * STATE + COUNT), room)
+    count = tl.minimum(tl.load(state + q * STATE + COUNT), capacity)
     if tl.program_id(0) * BATCH < count:
-        _, entry, inside = _batch(found, q, room, count)
+        _, entry, inside = _batch(found, q, capacity, count)
         begin, _ = extent(table, q, start, count, one)
         at = x + position((entry >> 32).to(tl.int32), begin, stride, chunk)
         value = entry.to(tl.int32).to(tl.float32, bitcast=True)

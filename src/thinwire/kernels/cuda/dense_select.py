@@ -1,9 +1,9 @@
 """The k largest of all elements, exactly, in one launch whose programs wait together.
 
-Counts by 8, 8, 8 and 7 bits of the magnitude find the k-th largest; a fifth reading
-counts what each program gives, a sixth writes it in order. For blocks too short to be
-worth a list of candidates, for lists to split, and, where a flag asks for it, for
-blocks whose candidates did not tell the answer: untaken, it costs a launch.
+Counts by 8, 8, 8 and 7 bits of the magnitude find the k-th largest. A fifth reading
+counts the selected elements of each program, and a sixth writes them in order. This is
+for blocks too short for a list of candidates, for lists to split, and for blocks whose
+candidates were not sufficient, which a flag in the state says.
 """
 
 from typing import Any
@@ -82,7 +82,7 @@ def partition(
     shared,
     parts,
     found,
-    room,
+    capacity,
     indices,
     values,
     others,
@@ -96,13 +96,13 @@ def partition(
     extracted: tl.constexpr,
     bf16: tl.constexpr,
 ) -> None:
-    """Select from each of `count` blocks; if `asked`, from those whose state asks.
+    """Select from each of `count` blocks; if `asked`, only where the state has DENSE.
 
-    Elements are written by number, or, if `splitting`, by their label, and those that
-    are not selected are written too. With `holes`, an element that has a negative label
-    is none: its value is zero, and it is left over. If `removing`, what is selected is
-    subtracted, rounded to bfloat16 if `bf16`. Candidates that were `extracted` are put
-    back first.
+    Selected elements are written with their index or, if `splitting`, their label; the
+    others are then written too. With `holes`, an element of a negative label does not
+    exist: its value is zero and it is not selected. If `removing`, selected elements
+    are subtracted, rounded to bfloat16 if `bf16`. Candidates that were `extracted` are
+    put back first.
     """
     programs = tl.num_programs(0)
     me = tl.program_id(0)
@@ -123,12 +123,12 @@ def partition(
             low, high = me * each, tl.minimum((me + 1) * each, spans)
             place = (begin, size, stride)
             if extracted:
-                listed = tl.minimum(tl.load(state + q * STATE + COUNT), room)
+                listed = tl.minimum(tl.load(state + q * STATE + COUNT), capacity)
                 for i in range(me, tl.cdiv(listed, SPAN), programs):
                     slot = i * SPAN + tl.arange(0, SPAN)
                     there = slot < listed
                     entry = tl.load(
-                        found + q.to(tl.int64) * room + slot, mask=there, other=0
+                        found + q.to(tl.int64) * capacity + slot, mask=there, other=0
                     )
                     j = (entry >> 32).to(tl.int32)
                     back = entry.to(tl.int32).to(tl.float32, bitcast=True)

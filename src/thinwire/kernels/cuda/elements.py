@@ -40,7 +40,7 @@ def _change(
     what: tl.constexpr,
     dividing: tl.constexpr,
     sharing: tl.constexpr,
-    telling: tl.constexpr,
+    subtracting: tl.constexpr,
     bf16: tl.constexpr,
 ) -> None:
     """Change the elements of a block, which indices from `lowest` on count."""
@@ -63,9 +63,9 @@ def _change(
         elif what == 4:
             value = value - tl.load(sent + first + i, mask=listed, other=0)
         elif what == 5:
-            if telling:
+            if subtracting:
                 value = value - tl.load(sent + first + i, mask=listed, other=0)
-                # What was told whole is nothing to write to memory that is cold.
+                # Where nothing is left, memory that is not cached is not written.
                 inside = inside & (value != 0)
             if sharing:
                 inside = inside & (j % holders == holder)
@@ -141,7 +141,7 @@ def _run(
         what=what,
         dividing=divisor != 1.0,
         sharing=holder[0] > 1,
-        telling=sent is not None,
+        subtracting=sent is not None,
         bf16=bf16,
         **EXACT,
     )
@@ -175,19 +175,19 @@ def leave_at_(
     _run(LEAVE, x, indices, held, block, sent=sent)
 
 
-def keep_at_(
+def return_at_(
     x: Tensor,
     indices: Tensor,
     values: Tensor,
     *,
-    told: Tensor | None = None,
+    sent: Tensor | None = None,
     holders: tuple[int, int] = (1, 0),
     block: Block | None = None,
 ) -> None:
     count, _ = holders
     equal = count & (count - 1) == 0
     share = {"divisor": float(count)} if equal else {"holder": holders}
-    _run(KEEP, x, indices, values, block, sent=told, **share)
+    _run(KEEP, x, indices, values, block, sent=sent, **share)
 
 
 def scatter_(

@@ -1,13 +1,13 @@
 """One pass over every element: accumulate, and list candidates for selection.
 
 A candidate is an element whose magnitude is at least its block's threshold. A tile of
-1024 elements takes as many places of its block's list as it has candidates, by one
-atomic addition, and writes them in ascending order; which tile comes first is left to
-chance, so a table remembers each tile's place and nothing depends on it.
+1024 elements reserves places in its block's list by one atomic addition, and writes its
+candidates there in ascending order. The order of the tiles is arbitrary, so a table
+records each tile's place, and no result depends on it.
 
-The threshold comes from a sample of this very step: 32 neighbours out of every few
-thousand elements, counted in 256 bins of two octaves around the last selection's
-k-th magnitude. A remembered threshold would fail whenever the gradient's scale jumps.
+The threshold comes from a sample of the same step: 32 neighbours out of every few
+thousand elements, counted in 256 bins of two octaves around the k-th magnitude of the
+last selection. A threshold of the last step would fail if the gradient's scale jumps.
 """
 
 from typing import Any
@@ -41,12 +41,12 @@ OCTAVE: Any = tl.constexpr(1 << 23)
 STATE: Any = tl.constexpr(96)
 THRESHOLD: Any = tl.constexpr(0)
 WINDOW: Any = tl.constexpr(1)  # where the window of the next sample begins
-DENSE: Any = tl.constexpr(2)  # 1 where the candidates do not tell the answer
+DENSE: Any = tl.constexpr(2)  # 1 if the candidates are not sufficient
 COARSE: Any = tl.constexpr(3)
 REST: Any = tl.constexpr(4)
 KTH: Any = tl.constexpr(5)  # the k-th magnitude
 TIES: Any = tl.constexpr(6)  # how many elements of exactly this magnitude to take
-COUNT: Any = tl.constexpr(32)  # of candidates, those included that found no room
+COUNT: Any = tl.constexpr(32)  # of candidates, listed or beyond the capacity
 TICKETS: Any = tl.constexpr(64)  # of the sample, and of the two counts after it
 
 
@@ -58,7 +58,7 @@ def extent(
     length,
     one: tl.constexpr,
 ) -> Any:
-    """Where a block begins, and its length: as given if there is one block only."""
+    """Where a block begins, and its length: the arguments if there is one block."""
     if not one:
         start = tl.load(table + 2 * q)
         length = tl.load(table + 2 * q + 1).to(tl.int32)
@@ -89,8 +89,8 @@ def sample(
 ) -> None:
     """Choose the threshold of each block from `rows` times 32 of its elements.
 
-    `cold` looks at all octaves and chooses the window of the next sample instead. All
-    counts that later launches begin with are cleared on the way.
+    If `cold`, all octaves are counted, and the window of the next sample is chosen
+    instead. The counts of later launches are cleared as well.
     """
     q = tl.program_id(1) + first
     programs = tl.num_programs(0)
@@ -148,9 +148,9 @@ def _sum(
     extracting: tl.constexpr,
     bf16: tl.constexpr,
 ) -> Any:
-    """What a tile of the vector is, or becomes; zero outside of it.
+    """The values of a tile of the vector, accumulated unless `reading`; zero outside.
 
-    If `extracting`, values from the magnitude `least` on leave it.
+    If `extracting`, values of at least the magnitude `least` leave the vector.
     """
     other = None if inside is None else 0.0
     value = tl.load(x, mask=inside, other=other)
@@ -179,7 +179,7 @@ def accumulate_and_list(
     state,
     listed,
     found,
-    room,
+    capacity,
     tiles,
     crowds,
     words,
@@ -197,7 +197,7 @@ def accumulate_and_list(
 ) -> None:
     """`x = x * scale + grad` for a tile, and its candidates.
 
-    `reading` leaves out the gradient: candidates of `x` as it is. The table `listed`
+    If `reading`, there is no gradient: candidates of `x` as it is. The table `listed`
     has each tile's first place in the list (high half) and number of candidates. If
     `extracting`, candidates of the blocks whose bit is set in `extracted` leave the
     vector (all but the rounding error if `bf16`). A later launch puts back those that
@@ -244,11 +244,11 @@ def accumulate_and_list(
         slot = place + tl.cumsum(marks) - 1
         low = value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
         entry = (j.to(tl.int64) << 32) | low
-        listing = found + q.to(tl.int64) * room + slot
-        tl.store(listing, entry, mask=candidate & (slot < room))
+        listing = found + q.to(tl.int64) * capacity + slot
+        tl.store(listing, entry, mask=candidate & (slot < capacity))
         if extracting:  # noqa: SIM102 - one is known when compiling, the other is not
-            if place + total > room:
-                # What found no room in the list must not be lost.
+            if place + total > capacity:
+                # Candidates beyond the list's capacity stay in the vector.
                 tl.store(to, value, mask=candidate)
         tl.store(at, (place.to(tl.int64) << 32) | total)
     else:

@@ -101,7 +101,7 @@ def split_list(
 
 
 def new_lists(nnz: int, device: torch.device) -> Sparse:
-    """Room for so many indices and values."""
+    """Uninitialised memory for `nnz` indices and values."""
     indices = torch.empty(nnz, dtype=torch.int32, device=device)
     return indices, torch.empty(nnz, device=device)
 

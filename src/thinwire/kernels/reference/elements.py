@@ -50,38 +50,39 @@ def leave_at_(
 
 
 @primitive
-def keep_at_(
+def return_at_(
     x: Tensor,
     indices: Tensor,
     values: Tensor,
     *,
-    told: Tensor | None = None,
+    sent: Tensor | None = None,
     holders: tuple[int, int] = (1, 0),
     block: Block | None = None,
 ) -> None:
-    """`x[indices] += values`, or what of them was not `told`, in a block.
+    """`x[indices] += values - sent` in a block, or this holder's share of it.
 
-    Of `holders` (how many, and the number of this one) that do so alike, each adds its
-    share: an equal one if they are a power of two, else all where the remainder of the
-    index is its number. What was told whole is left alone, and so are holes.
+    `holders` is the number of ranks that return the same values, and this rank's number
+    among them. If they are a power of two, each adds an equal share; otherwise an entry
+    is added by the one whose number is the remainder of its index. Elements whose
+    difference is zero are not written, nor are indices of -1.
 
     >>> x, one = torch.zeros(4), torch.ones(2)
-    >>> keep_at_(x, torch.tensor([0, 3]), one, told=one / 2, holders=(2, 1))
+    >>> return_at_(x, torch.tensor([0, 3]), one, sent=one / 2, holders=(2, 1))
     >>> x.tolist()
     [0.25, 0.0, 0.0, 0.25]
     """
-    indices, share = share_of(indices, values, told, holders)
+    indices, share = share_of(indices, values, sent, holders)
     there = indices >= 0
     x[positions(indices[there], block)] += share[there]
 
 
 def share_of(
-    indices: Tensor, values: Tensor, told: Tensor | None, holders: tuple[int, int]
+    indices: Tensor, values: Tensor, sent: Tensor | None, holders: tuple[int, int]
 ) -> Sparse:
-    """What one of several holders keeps of values that were not told, or not whole."""
+    """The entries that one of several holders returns: its share of `values - sent`."""
     count, number = holders
-    if told is not None:
-        off = values - told
+    if sent is not None:
+        off = values - sent
         some = off != 0
         indices, values = indices[some], off[some]
     if count & (count - 1) == 0:
