@@ -126,11 +126,11 @@ def test_a_step_later_it_is_raised(monkeypatch):
 
 
 def test_a_refusal_in_between_does_not_hide_it():
-    def doubt(*, wait):
+    def raise_error(*, wait):
         raise WireError("a packet that is not what the codec writes")
 
-    unit = SimpleNamespace(raise_deferred_errors=doubt)
-    units = SimpleNamespace(device=torch.device("cpu"), remember=True, states=[unit])
+    unit = SimpleNamespace(raise_deferred_errors=raise_error)
+    units = SimpleNamespace(device=torch.device("cpu"), existing_states=[unit])
     engine = Engine(None, units, {}, whole_model=False, per_name=False)
     engine.fail(AgreementError("ranks disagree on density"))
     with pytest.raises(InconsistentStateError, match="not what the codec writes"):
