@@ -1,82 +1,29 @@
 """The pipeline end to end on simulated ranks: means, memory, agreement, cost."""
 
-from dataclasses import dataclass, field
-
 import pytest
 import torch
-from torch import Tensor
 
 from tests.laws.cases import integers, reals
+from tests.reducers.test_pipeline_names import NAMES
+from tests.reducers.training import (
+    EVERYTHING,
+    F32,
+    PIECES,
+    RANKS,
+    SPARSE,
+    cut,
+    flat,
+    train,
+)
 from thinwire.choosers import BySize, Warmup
 from thinwire.codecs import Split
-from thinwire.collectives import BF16, AllGather, Dense, SparDL
+from thinwire.collectives import BF16, AllGather, Dense
 from thinwire.cost import Cost
 from thinwire.errors import AgreementError, ConfigError
 from thinwire.feedback import Forget
 from thinwire.groups import Counted, simulate
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
-from thinwire.sparse import SparseVector
-
-F32, BF, F16 = torch.float32, torch.bfloat16, torch.float16
-RANKS = (1, 2, 3, 4)
-EVERYTHING = {
-    "dense": Pipeline(Dense()),
-    "bf16": Pipeline(BF16()),
-    "topk": Pipeline(AllGather(1.0), Split()),
-}
-SPARSE = Pipeline(AllGather(0.1), Split())
-PIECES = {
-    "one": [(20, F32)],
-    "bfloat16": [(20, BF)],
-    "float16": [(20, F16)],
-    "several": [(7, F32), (13, F32)],
-    "mixed": [(0, F32), (5, BF), (3, F32), (0, F16), (12, F16)],
-}
-
-
-@dataclass
-class Diary:
-    """The gradients, means and residuals of one rank, by step."""
-
-    given: list[Tensor] = field(default_factory=list)
-    written: list[Tensor] = field(default_factory=list)
-    means: list[Tensor | None] = field(default_factory=list)
-    left: list[Tensor] = field(default_factory=list)
-
-
-def cut(vector, pieces):
-    """A flat gradient as pieces of their own dtype."""
-    parts = vector.split([length for length, _ in pieces])
-    return [p.to(d, copy=True) for p, (_, d) in zip(parts, pieces, strict=True)]
-
-
-def flat(pieces):
-    return torch.cat([piece.float() for piece in pieces])
-
-
-def dense(mean):
-    if mean is None:
-        return None
-    return mean.to_dense() if isinstance(mean, SparseVector) else mean.clone()
-
-
-def train(pipeline, ranks, gradient, *, pieces=((20, F32),), steps=1, **options):
-    """Some steps on every rank: `gradient(rank, step)` is what it gives."""
-    size = sum(length for length, _ in pieces)
-
-    def body(group):
-        state, diary = pipeline.init(Layout.flat(size)), Diary()
-        for step in range(steps):
-            grad = cut(gradient(group.rank, step), pieces)
-            diary.given.append(flat(grad))
-            diary.means.append(dense(pipeline.reduce_(grad, group, state, **options)))
-            diary.written.append(flat(grad))
-            diary.left.append(state.memory.x.whole().clone())
-            assert state.step == step + 1
-        return diary
-
-    return simulate(ranks, body)
 
 
 @pytest.mark.parametrize("method", EVERYTHING)
@@ -183,203 +130,10 @@ def test_empty_vectors_and_empty_names_are_no_exception(
 # What a step that is not finite does
 
 
-@pytest.mark.parametrize("dtype", [F32, BF, F16], ids=str)
-@pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
-@pytest.mark.parametrize("mode", ["propagate", "zero"])
-def test_one_bad_value_on_one_rank_makes_the_step_nonfinite_on_all(dtype, bad, mode):
-    pipeline = Pipeline(AllGather(0.1), Split(), on_nonfinite=mode)
-    pieces = [(12, F32), (8, dtype)]
-
-    def body(group):
-        state = pipeline.init(Layout.flat(20))
-        pipeline.reduce_(cut(integers(group.rank, 0, 20), pieces), group, state)
-        before = state.memory.x.whole().clone()
-        grad = cut(integers(group.rank, 1, 20), pieces)
-        if group.rank == 2:
-            grad[1][3] = bad
-        assert pipeline.reduce_(grad, group, state, scale=2.0) is None
-        assert torch.equal(
-            state.memory.x.whole().view(torch.int32), before.view(torch.int32)
-        )
-        assert (state.step, state.memory.scale) == (1, 1.0)
-        again = cut(integers(group.rank, 2, 20), pieces)
-        assert pipeline.reduce_(again, group, state) is not None
-        return flat(grad), flat(again), state.memory.x.whole()
-
-    written, after, left = zip(*simulate(3, body), strict=True)
-    expect = torch.full((20,), float("nan") if mode == "propagate" else 0.0)
-    for one in written:
-        assert torch.equal(one.isnan(), expect.isnan())
-        assert torch.equal(one.nan_to_num(), expect.nan_to_num())
-    # As if the step had never been.
-    skipped = train(
-        pipeline, 3, lambda r, s: integers(r, 2 * s, 20), pieces=pieces, steps=2
-    )
-    for rank, diary in enumerate(skipped):
-        assert torch.equal(after[rank], diary.written[1])
-        assert torch.equal(left[rank], diary.left[1])
-
-
-def test_unchecked_is_not_checked():
-    def body(group):
-        counted = Counted(group)
-        pipeline = Pipeline(Dense(), on_nonfinite="unchecked")
-        state = pipeline.init(Layout.flat(3))
-        grad = torch.tensor([1.0, float("inf") if group.rank else 2.0, 3.0])
-        mean = pipeline.reduce_([grad], counted, state)
-        assert state.step == 1
-        assert mean is not None
-        assert counted.traffic.cost == pipeline.cost(3, 2) == Dense().cost(3, 2, None)
-        return grad.tolist()
-
-    assert simulate(2, body) == [[1.0, float("inf"), 3.0]] * 2
-
-
-@pytest.mark.parametrize("dtype", [F32, BF, F16], ids=str)
-def test_unchecked_infinities_pass_through_and_are_not_remembered(dtype):
-    def body(group):
-        pipeline = Pipeline(Dense(), on_nonfinite="unchecked")
-        state = pipeline.init(Layout.flat(2))
-        grad = torch.tensor([1.0, float("inf") if group.rank else 2.0], dtype=dtype)
-        pipeline.reduce_([grad], group, state)
-        again = torch.tensor([1.0, 2.0], dtype=dtype)
-        pipeline.reduce_([again], group, state)
-        return grad.tolist(), again.tolist()
-
-    assert simulate(2, body) == [([1.0, float("inf")], [1.0, 2.0])] * 2
-
-
-@pytest.mark.parametrize("mode", ["propagate", "zero"])
-def test_a_mean_beyond_half_precision_waits_for_a_smaller_scale(mode):
-    pipeline = Pipeline(AllGather(0.5), Split(), on_nonfinite=mode)
-
-    def body(group):
-        state = pipeline.init(Layout.flat(2))
-        for grad in ([60000.0, 48000.0], [0.0, 48000.0]):
-            piece = torch.tensor(grad, dtype=F16)
-            mean = pipeline.reduce_([piece], group, state)
-        assert mean is None
-        assert state.step == 1
-        assert state.memory.x.whole().tolist() == [0, 96000]
-        smaller = torch.zeros(2, dtype=F16)
-        assert pipeline.reduce_([smaller], group, state, scale=0.5) is not None
-        assert torch.count_nonzero(state.memory.x.whole()) == 0
-        return piece.nan_to_num(nan=-1.0).tolist(), smaller.tolist()
-
-    written = [-1, -1] if mode == "propagate" else [0, 0]
-    assert simulate(2, body) == [(written, [0, 48000])] * 2
-
-
 # Deliveries that nobody applied
 
 
-@pytest.mark.parametrize(
-    "pipeline",
-    [SPARSE, Pipeline(Dense()), Pipeline(BF16())],
-    ids=lambda p: str(p.collective),
-)
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_what_is_taken_back_is_remembered(pipeline, ranks):
-    def body(group):
-        state = pipeline.init(Layout.flat(30))
-        given = torch.zeros(30)
-        for step in range(2):
-            grad = integers(group.rank, step, 30)
-            given += grad
-            mean = pipeline.reduce_([grad], group, state)
-            pipeline.take_back_(mean, state)
-            assert state.step == 0
-        return given, state.memory.x.whole()
-
-    given, held = zip(*simulate(ranks, body), strict=True)
-    assert torch.equal(sum(given), sum(held))
-
-
 # Names that take no part
-
-
-NAMES = Layout(("a", "b"), ((4,), (4,)))
-
-
-def test_a_name_without_gradient_anywhere_rests():
-    pipeline = Pipeline(AllGather(0.25), Split())
-
-    def body(group):
-        state = pipeline.init(NAMES)
-        first = torch.tensor([8.0, 7.0, 1.0, 1.0, 6.0, 5.0, 4.0, 3.0])
-        pipeline.reduce_([first], group, state, per_name=True)
-        rested = state.memory.x.whole()[4:].clone()
-        second = torch.tensor([0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
-        pipeline.reduce_([second], group, state, per_name=True)
-        assert torch.equal(state.memory.x.whole()[4:], rested)
-        return second.tolist(), state.memory.x.whole().tolist()
-
-    # Larger things rest in b, yet a is delivered.
-    for mean, left in simulate(3, body):
-        assert mean == [0, 0, 2, 2, 0, 0, 0, 0]
-        assert left == [0, 0, 0, 0, 6, 5, 4, 3]
-
-
-def test_a_name_with_gradient_on_one_rank_takes_part_on_all():
-    pipeline = Pipeline(AllGather(0.25), Split())
-
-    def body(group):
-        state = pipeline.init(NAMES)
-        first = torch.tensor([8.0, 7.0, 0.0, 0.0, 6.0, 5.0, 0.0, 0.0])
-        pipeline.reduce_([first], group, state, per_name=True)
-        second = torch.zeros(8)
-        if group.rank == 1:
-            second[7] = 9.0
-        pipeline.reduce_([second], group, state, per_name=True)
-        return second.tolist()
-
-    # Rank 0 sends 6 and 5, rank 1 sends 6 and 9: its 5 waits.
-    assert simulate(2, body) == [[0, 0, 0, 0, 6, 2.5, 0, 4.5]] * 2
-
-
-def test_a_resting_name_moves_with_the_scale():
-    def body(group):
-        state = SPARSE.init(Layout(("a", "b"), ((10,), (10,))))
-        grad = torch.arange(20.0)
-        SPARSE.reduce_([grad], group, state, per_name=True)
-        held = state.memory.x.whole().clone()
-        grad = torch.zeros(20)
-        SPARSE.reduce_([grad], group, state, scale=4.0, per_name=True)
-        assert torch.equal(state.memory.x.whole(), 4 * held)
-        assert torch.count_nonzero(grad) == 0
-
-    simulate(2, body)
-
-
-def test_rest_does_not_depend_on_what_selection_remembers():
-    layout = Layout(("a", "b"), ((3000,), (3000,)))
-    pipeline = Pipeline(AllGather(0.01), Split())
-
-    def body(group):
-        state = pipeline.init(layout)
-        for step in range(3):
-            grad = torch.cat([reals(0, step, 3000), 100 + reals(1, step, 3000)])
-            pipeline.reduce_([grad], group, state, per_name=True)
-        fresh = pipeline.init(layout)
-        fresh.memory.x.whole().copy_(state.memory.x.whole())
-        means = []
-        for each in (state, fresh):
-            grad = torch.cat([reals(0, 9, 3000), torch.zeros(3000)])
-            means.append(pipeline.reduce_([grad], group, each, per_name=True))
-        return [mean.to_dict() for mean in means]
-
-    for known, fresh in simulate(2, body):
-        assert known == fresh
-        assert max(known) < 3000
-
-
-def test_a_name_that_is_cut_in_two_is_refused():
-    def body(group):
-        grad = [torch.ones(3), torch.ones(5)]
-        SPARSE.reduce_(grad, group, SPARSE.init(NAMES), per_name=True)
-
-    with pytest.raises(ConfigError, match="middle of a name"):
-        simulate(1, body)
 
 
 # What ranks must have in common
@@ -484,20 +238,3 @@ def test_a_gradient_that_is_not_the_layouts_is_refused(grad, said):
 
     with pytest.raises(ConfigError, match=said):
         simulate(1, body)
-
-
-def test_a_delivery_taken_back_is_as_if_it_had_not_been_looked_for():
-    pipeline = Pipeline(SparDL(0.3, teams=2, gather="bruck"), Split())
-
-    def body(group):
-        state = pipeline.init(Layout.flat(200))
-        for step in range(4):
-            pipeline.reduce_([integers(group.rank, step, 200)], group, state)
-        before, step = state.collective.to_dict(), state.step
-        mean = pipeline.reduce_([integers(group.rank, 4, 200)], group, state)
-        moved = state.collective.to_dict()
-        pipeline.take_back_(mean, state)
-        after = state.collective.to_dict()
-        return before != moved, after == before, state.step == step
-
-    assert simulate(2, body) == [(True, True, True)] * 2
