@@ -174,7 +174,7 @@ def test_simulated_ranks_notice_what_never_came():
 def _options(group):
     with pytest.raises(ConfigError, match="positive"):
         TorchGroup(timeout=0)
-    return TorchGroup()._seconds
+    return TorchGroup().timeout
 
 
 def test_the_timeout_is_the_process_group_s_unless_given():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import thinwire
@@ -19,8 +20,17 @@ def attempt(group, method, options, kind="plain"):
     try:
         thinwire.attach(model, method, **options)
     except thinwire.ThinwireError as error:
-        return type(error), str(error), not model._comm_hooks
+        return type(error), str(error), _has_no_hook(model)
     return None
+
+
+def _has_no_hook(model):
+    """Whether a model takes a hook, which it then has."""
+    try:
+        model.register_comm_hook(None, allreduce_hook)
+    except RuntimeError:
+        return False
+    return True
 
 
 BAD = [

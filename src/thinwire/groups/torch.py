@@ -68,7 +68,7 @@ class TorchGroup(Group):
             self._transport = NcclTransport(group, self._device)
         else:
             self._transport = GlooTransport(group, pinned=self._device.type == "cuda")
-        self._seconds = _timeout(group, self._transport.wire, timeout)
+        self.timeout = _timeout(group, self._transport.wire, timeout)
         if isinstance(self._transport, NcclTransport):
             # NCCL must see all ranks once before some of them exchange messages.
             self.all_reduce_((torch.zeros(1, device=self._device), Op.SUM))
@@ -222,7 +222,7 @@ class TorchGroup(Group):
         """Around every call; other than `expected` ones need idle early receives."""
         if self._failure is not None:
             raise GroupError(f"the group is unusable since {self._failure}")
-        self._transport.deadline = time.monotonic() + self._seconds
+        self._transport.deadline = time.monotonic() + self.timeout
         try:
             if not expected:
                 self._transport.check_idle()
@@ -245,7 +245,7 @@ class TorchGroup(Group):
         probe.report()
         self._transport.disconnect()
         blamed = frozenset() if timed_out else closed
-        failure = Failure(call, self._seconds, error, blamed)
+        failure = Failure(call, self.timeout, error, blamed)
         return diagnose(failure, probe.findings())
 
 

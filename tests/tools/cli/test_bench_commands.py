@@ -141,7 +141,7 @@ def test_where_a_measurement_runs(monkeypatch):
 
 def test_what_processes_say_is_sorted():
     heard = []
-    listener = launch._Listener(heard.append)
+    listener = launch.Listener(heard.append)
     listener.hear(0, "some warning")
     listener.hear(0, 'thinwire-bench {"progress": {"wh')
     listener.hear(0, 'thinwire-bench {"progress": {"what": "x", "done": 1, "of": 2}}')

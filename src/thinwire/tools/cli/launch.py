@@ -89,7 +89,7 @@ def run(
         return _among(job, settings, console)
     command = [job, json.dumps(settings)]
     with _progress(job, console) as on_progress:
-        listener = _Listener(on_progress)
+        listener = Listener(on_progress)
         if where.kind == "lab":
             with Lab(where.workers, where.rate) as lab:
                 code = lab.run([*_WORKER, *command], tell=listener.hear).code
@@ -110,7 +110,7 @@ def _among(
             return asdict(made.measure(on_progress))
 
 
-class _Listener:
+class Listener:
     """Separates messages for this process from the other output of the ranks."""
 
     def __init__(self, on_progress: OnProgress) -> None:
@@ -146,7 +146,7 @@ class _Listener:
         return result
 
 
-def _local(workers: int, command: Sequence[str], listener: _Listener) -> int:
+def _local(workers: int, command: Sequence[str], listener: Listener) -> int:
     """The exit code of local processes, which talk over loopback."""
     torchrun = [
         *(sys.executable, "-m", "torch.distributed.run"),
