@@ -38,7 +38,6 @@ from thinwire.cost import Link, Rounds
 from thinwire.groups import Op
 from thinwire.groups.torch import TorchGroup
 from thinwire.layout import Layout
-from thinwire.quantities import parse_rate
 from thinwire.tools import round_timing
 from thinwire.tools.bench.machine import machine as named_machine
 from thinwire.tools.lab import Lab
@@ -47,6 +46,7 @@ from thinwire.tools.plan import machine
 from thinwire.tools.plan.choice import Choice
 from thinwire.tools.plan.forecast import Reduction, Scenario, named, reduced
 from thinwire.tools.plan.machine import Machine
+from thinwire.tools.quantities import parse_rate
 
 METHODS = (
     "dense",

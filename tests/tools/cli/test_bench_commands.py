@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from tests.tools.bench.figures import reduction, training
-from thinwire import profile
 from thinwire.errors import ConfigError, GroupError
+from thinwire.tools import profile
 from thinwire.tools.cli import launch, main
 from thinwire.tools.lab import doctor
 
@@ -162,7 +162,7 @@ def test_a_profile_is_saved_for_others_to_read(capfd, tmp_path, monkeypatch):
         found.update(kind=where.kind, job=job, settings=settings)
         return json.loads((tmp_path / "made.json").read_text())
 
-    from tests.test_profile import PROFILE
+    from tests.tools.test_profile import PROFILE
 
     PROFILE.write(tmp_path / "made.json")
     made = json.loads((tmp_path / "made.json").read_text())

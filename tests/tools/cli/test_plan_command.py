@@ -3,9 +3,9 @@ import json
 import pytest
 
 from tests.speeds import machine_for
-from thinwire.profile import Profile
 from thinwire.tools.cli import main
 from thinwire.tools.plan import machine
+from thinwire.tools.profile import Profile
 
 SIZE = ("--parameters", "100e6")
 USUAL = (*SIZE, "--workers", "32", "--link", "1gbit,100us", "--backward", "0.2s")

@@ -1,8 +1,8 @@
 import pytest
 
 from thinwire.errors import ConfigError
-from thinwire.quantities import parse_rate
 from thinwire.tools.lab.shaping import Shape, parse_rates, rate_name, shapes
+from thinwire.tools.quantities import parse_rate
 
 FRAME = 1514
 

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from thinwire.errors import ConfigError
 from thinwire.groups.torch import TorchGroup
-from thinwire.profile import Profile
 from thinwire.tools import round_timing
 from thinwire.tools.bench.ranks import (
     Neighbours,
@@ -28,6 +27,7 @@ from thinwire.tools.bench.ranks import (
     gathered,
     slowest,
 )
+from thinwire.tools.profile import Profile
 
 _MOST_ALONE = 8  # ranks: beyond, pairs take too long one after the other
 _PINGS = 30

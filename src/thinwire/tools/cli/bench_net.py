@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from thinwire.errors import ConfigError
-from thinwire.profile import Profile, typed
 from thinwire.tools.bench import net
 from thinwire.tools.cli import formatting
 from thinwire.tools.cli.launch import Place, run
+from thinwire.tools.profile import Profile, typed
 
 _MOST_SHOWN = 8  # ranks whose pairs fit a terminal
 

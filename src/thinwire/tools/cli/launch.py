@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from thinwire.errors import ConfigError, GroupError
-from thinwire.quantities import parse_rate
 from thinwire.tools.bench.ranks import (
     OnProgress,
     ProgressEvent,
@@ -29,6 +28,7 @@ from thinwire.tools.bench.ranks import (
 from thinwire.tools.bench.worker import JOBS, MARK
 from thinwire.tools.lab import Lab, doctor
 from thinwire.tools.lab.runner import RATES_VARIABLE
+from thinwire.tools.quantities import parse_rate
 
 _WORKER = [sys.executable, "-m", "thinwire.tools.bench.worker"]
 

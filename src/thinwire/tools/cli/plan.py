@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from thinwire import profile
 from thinwire.cost import Link
 from thinwire.errors import ConfigError
-from thinwire.quantities import parse_duration, parse_rate
+from thinwire.tools import profile
 from thinwire.tools.cli.formatting import parse_count
 from thinwire.tools.cli.options import Json, takes
 from thinwire.tools.cli.plan_report import Report, draw, shown
@@ -20,6 +19,7 @@ from thinwire.tools.plan import machine
 from thinwire.tools.plan.candidates import Candidates, compared, with_teams
 from thinwire.tools.plan.forecast import Scenario, named
 from thinwire.tools.plan.model import count_parameters
+from thinwire.tools.quantities import parse_duration, parse_rate
 
 DEFAULT_METHODS = "dense,bf16,topk,gtopk,spardl,gs-sgd"
 CHARTS = (".svg", ".html")

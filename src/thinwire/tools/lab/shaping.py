@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from thinwire.cost import Link
 from thinwire.errors import ConfigError
-from thinwire.quantities import UNITS, parse_rate
+from thinwire.tools.quantities import UNITS, parse_rate
 
 _TIMER_SECONDS = 0.08e-3
 _CROWDED_TIMER_SECONDS = 0.25e-3  # for each Gbit/s of a processor's

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from thinwire import profile
 from thinwire.cost import Link
 from thinwire.errors import ConfigError
-from thinwire.profile import Profile
+from thinwire.tools import profile
+from thinwire.tools.profile import Profile
 
 PROFILE = Profile(
     latency=1e-4,
