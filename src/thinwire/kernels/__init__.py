@@ -10,7 +10,7 @@ from thinwire.kernels.deferred_errors import DeferredErrors
 from thinwire.kernels.dispatch import Stopwatch, by_reference, timed_primitives
 from thinwire.kernels.hashes import Hashes, hash_keys
 from thinwire.kernels.memory import zeros
-from thinwire.kernels.reference.accumulate import accumulate_, add_at_, select
+from thinwire.kernels.reference.accumulate import accumulate_, select
 from thinwire.kernels.reference.bits import pack_bits, unpack_bits
 from thinwire.kernels.reference.bloom import (
     bloom_positives,
@@ -23,6 +23,7 @@ from thinwire.kernels.reference.checksum import packet_checksum
 from thinwire.kernels.reference.dense import at_least, magnitudes, row_peaks
 from thinwire.kernels.reference.dexp import decode_dexp, encode_dexp
 from thinwire.kernels.reference.elements import (
+    add_at_,
     flag_mismatch_,
     gather,
     leave_at_,

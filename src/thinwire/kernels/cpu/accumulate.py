@@ -12,7 +12,6 @@ from torch import Tensor
 from thinwire.kernels.blocks import Block
 from thinwire.kernels.cpu import passes
 from thinwire.kernels.cpu.arrays import array_of, place_of
-from thinwire.kernels.cpu.elements import NO_WORDS, add_entries, check_inside
 from thinwire.kernels.cpu.search import SLACK, UNKNOWN, Marks, search
 from thinwire.kernels.cpu.threads import share_out
 from thinwire.kernels.sections import check_gradient
@@ -55,11 +54,3 @@ def select(x: Tensor, k: int, *, block: Block | None = None) -> Sparse:
     place = place_of(x, block)
     words = np.empty(-(-place[-1] // 64), np.int64)
     return search(place, k, Marks(words, UNKNOWN, SLACK))[0]
-
-
-def add_at_(
-    x: Tensor, indices: Tensor, values: Tensor, *, block: Block | None = None
-) -> None:
-    place = place_of(x, block)
-    given = (array_of(indices), array_of(values), np.float32(1), NO_WORDS)
-    check_inside(add_entries(place, *given), place)

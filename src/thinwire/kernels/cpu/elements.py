@@ -32,6 +32,14 @@ def gather(x: Tensor, indices: Tensor, *, block: Block | None = None) -> Tensor:
     return values
 
 
+def add_at_(
+    x: Tensor, indices: Tensor, values: Tensor, *, block: Block | None = None
+) -> None:
+    place = place_of(x, block)
+    given = (array_of(indices), array_of(values), np.float32(1), NO_WORDS)
+    check_inside(add_entries(place, *given), place)
+
+
 def subtract_at_(
     x: Tensor, indices: Tensor, values: Tensor, *, block: Block | None = None
 ) -> None:

@@ -1,14 +1,12 @@
-"""Accumulate a gradient, select the largest elements, add to single ones.
+"""Accumulate a gradient, select the largest elements.
 
-An index outside its block is not followed, and no error is raised: nothing here waits
-for the device.
+Nothing here waits for the device.
 """
 
 import torch
 from torch import Tensor
 
 from thinwire.kernels.blocks import Block
-from thinwire.kernels.cuda import elements
 from thinwire.kernels.cuda import mark as marking
 from thinwire.kernels.cuda.buffer import CandidateBuffer, lists_candidates
 from thinwire.kernels.cuda.launch import EXACT, LONGEST, cdiv, flat
@@ -54,9 +52,3 @@ def select(x: Tensor, k: int, *, block: Block | None = None) -> Sparse:
     buffer = CandidateBuffer(vector, (block,), (k,))
     buffer.list_candidates(0, 1)
     return buffer.choose((0,), (k,), None)[0]
-
-
-def add_at_(
-    x: Tensor, indices: Tensor, values: Tensor, *, block: Block | None = None
-) -> None:
-    elements.add(x, indices, values, block)

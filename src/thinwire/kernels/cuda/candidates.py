@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from thinwire.kernels.blocks import Block
-from thinwire.kernels.cuda.accumulate import accumulate_, add_at_, select
+from thinwire.kernels.cuda.accumulate import accumulate_, select
 from thinwire.kernels.cuda.buffer import CandidateBuffer, lists_candidates
-from thinwire.kernels.cuda.elements import leave_at_
+from thinwire.kernels.cuda.elements import add_at_, leave_at_
 from thinwire.kernels.cuda.halves import to_bfloat16
 from thinwire.kernels.cuda.launch import flat
 from thinwire.kernels.sections import check_gradient

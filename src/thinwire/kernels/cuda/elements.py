@@ -19,7 +19,7 @@ from thinwire.kernels.transfers import on_device
 ENTRIES: Any = tl.constexpr(1024)
 
 # What becomes of an element: read, or added to, or replaced.
-READ, ADD, SUBTRACT, WRITE, LEAVE, KEEP = range(6)
+READ, ADD, SUBTRACT, WRITE, LEAVE, RETURN = range(6)
 
 
 @kernel
@@ -109,8 +109,7 @@ def flag_mismatch_(flag: Tensor, section: Tensor, expected: bytes) -> None:
 def _run(
     what: int,
     x: Tensor,
-    indices: Tensor,
-    values: Tensor,
+    entries: tuple[Tensor, Tensor],
     block: Block | None,
     *,
     sent: Tensor | None = None,
@@ -121,6 +120,7 @@ def _run(
     block = block or Block.whole(x.numel())
     if block.length and block.position(block.length - 1) >= x.numel():
         raise ValueError(f"{block} does not lie in a vector of {x.numel()} elements")
+    indices, values = entries
     nnz = len(indices)
     if nnz == 0:
         return
@@ -149,19 +149,20 @@ def _run(
 
 def gather(x: Tensor, indices: Tensor, *, block: Block | None = None) -> Tensor:
     values = torch.empty(len(indices), dtype=x.dtype, device=x.device)
-    _run(READ, x, indices, values, block)
+    _run(READ, x, (indices, values), block)
     return values
 
 
-def add(x: Tensor, indices: Tensor, values: Tensor, block: Block | None) -> None:
-    """`x[indices] += values`."""
-    _run(ADD, x, indices, values, block)
+def add_at_(
+    x: Tensor, indices: Tensor, values: Tensor, *, block: Block | None = None
+) -> None:
+    _run(ADD, x, (indices, values), block)
 
 
 def subtract_at_(
     x: Tensor, indices: Tensor, values: Tensor, *, block: Block | None = None
 ) -> None:
-    _run(SUBTRACT, x, indices, values, block)
+    _run(SUBTRACT, x, (indices, values), block)
 
 
 def leave_at_(
@@ -172,7 +173,7 @@ def leave_at_(
     *,
     block: Block | None = None,
 ) -> None:
-    _run(LEAVE, x, indices, held, block, sent=sent)
+    _run(LEAVE, x, (indices, held), block, sent=sent)
 
 
 def return_at_(
@@ -187,7 +188,7 @@ def return_at_(
     count, _ = holders
     equal = count & (count - 1) == 0
     share = {"divisor": float(count)} if equal else {"holder": holders}
-    _run(KEEP, x, indices, values, block, sent=sent, **share)
+    _run(RETURN, x, (indices, values), block, sent=sent, **share)
 
 
 def scatter_(
@@ -198,7 +199,7 @@ def scatter_(
     block: Block | None = None,
     divisor: float = 1.0,
 ) -> None:
-    _run(WRITE, out, indices, values, block, divisor=divisor)
+    _run(WRITE, out, (indices, values), block, divisor=divisor)
 
 
 def write_mean_(
@@ -207,7 +208,7 @@ def write_mean_(
     mean = values / _number(ranks, values.device)
     start = 0
     for piece in pieces:
-        _run(WRITE, piece, indices, mean, None, lowest=start)
+        _run(WRITE, piece, (indices, mean), None, lowest=start)
         start += piece.numel()
     return mean
 

@@ -1,4 +1,4 @@
-"""Accumulate a gradient, select the largest elements, add to single ones."""
+"""Accumulate a gradient, select the largest elements."""
 
 import torch
 from torch import Tensor
@@ -39,11 +39,3 @@ def select(x: Tensor, k: int, *, block: Block | None = None) -> Sparse:
     values = x[positions(every, block)]
     indices = by_magnitude(values)[:k].sort().values
     return indices.to(index_dtype(block.length)), values[indices]
-
-
-@primitive
-def add_at_(
-    x: Tensor, indices: Tensor, values: Tensor, *, block: Block | None = None
-) -> None:
-    """`x[indices] += values` in a block."""
-    x[positions(indices, block)] += values

@@ -8,8 +8,8 @@ from torch import Tensor
 from thinwire.kernels import candidates
 from thinwire.kernels.blocks import Block
 from thinwire.kernels.dispatch import primitive
-from thinwire.kernels.reference.accumulate import accumulate_, add_at_, select
-from thinwire.kernels.reference.elements import leave_at_
+from thinwire.kernels.reference.accumulate import accumulate_, select
+from thinwire.kernels.reference.elements import add_at_, leave_at_
 from thinwire.kernels.reference.halves import to_bfloat16
 
 Sparse = tuple[Tensor, Tensor]

@@ -29,6 +29,14 @@ def gather(x: Tensor, indices: Tensor, *, block: Block | None = None) -> Tensor:
 
 
 @primitive
+def add_at_(
+    x: Tensor, indices: Tensor, values: Tensor, *, block: Block | None = None
+) -> None:
+    """`x[indices] += values` in a block."""
+    x[positions(indices, block)] += values
+
+
+@primitive
 def subtract_at_(
     x: Tensor, indices: Tensor, values: Tensor, *, block: Block | None = None
 ) -> None:
