@@ -94,20 +94,21 @@ class Split(Codec):
             return self._decode_at_once(packet)
         if self.value.sorts and self.index.keeps_order:
             return self._decode_in_order_of_values(packet)
+        index, value = packet.sections
         if self.index.regathers:
-            indices = self._decode_indices(packet, key)
-            values = self._decode_values(packet, len(indices))
+            indices = self._decode_indices(packet, index, key)
+            values = self._decode_values(packet, value, len(indices))
         else:
             # Values first, because their section must be as long as their number says:
             # two run lengths in a few bytes may decode to any number of indices.
-            values = self._decode_values(packet, packet.nnz)
-            indices = self._decode_indices(packet, key)
+            values = self._decode_values(packet, value, packet.nnz)
+            indices = self._decode_indices(packet, index, key)
         return SparseVector(indices, values, size)
 
     def adopt(
         self, packet: Packet, vector: SparseVector, *, key: int = 0
     ) -> SparseVector:
-        if isinstance(self.index, Bloom) or self.value.sorts:
+        if type(self.index) is Bloom or self.value.sorts:
             return self.decode(packet, vector.size, key=key)
         _, section = packet.sections
         values = self.value.decode_deferring(section, vector.nnz, packet.errors)
@@ -123,7 +124,7 @@ class Split(Codec):
 
     def rounding(self, size: int) -> torch.dtype | None:
         del size
-        exact = not isinstance(self.index, Bloom)
+        exact = type(self.index) is not Bloom
         return _ROUNDING.get(type(self.value)) if exact else None
 
     @property
@@ -132,7 +133,7 @@ class Split(Codec):
 
     @property
     def _usual(self) -> bool:
-        return isinstance(self.index, EliasFano) and isinstance(self.value, BFloat16)
+        return type(self.index) is EliasFano and type(self.value) is BFloat16
 
     def _encode_at_once(self, vector: SparseVector) -> Packet:
         """The usual codecs' packet, by one launch, or one call, instead of many."""
@@ -176,15 +177,13 @@ class Split(Codec):
         gap = places.new_zeros(map_nbytes(len(order)) - places.numel())
         return torch.cat([places, gap, codec.encode(values[order])])
 
-    def _decode_indices(self, packet: Packet, key: int) -> Tensor:
-        section, _ = packet.sections
+    def _decode_indices(self, packet: Packet, section: Tensor, key: int) -> Tensor:
         size, nnz, codec = packet.size, packet.nnz, self.index.with_key(key)
         indices = codec.decode_deferring(section, size, nnz, packet.errors)
         _check_padding(codec, section, codec.nbytes(size, nnz))
         return indices
 
-    def _decode_values(self, packet: Packet, nnz: int) -> Tensor:
-        _, section = packet.sections
+    def _decode_values(self, packet: Packet, section: Tensor, nnz: int) -> Tensor:
         if not self._maps:
             return self._decode_section(section, nnz, packet.errors)
         length = map_nbytes(nnz)
