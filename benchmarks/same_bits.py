@@ -86,10 +86,12 @@ def main() -> None:
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--device", default="cpu", help="of simulated ranks")
     parser.add_argument("--no-processes", action="store_true")
     parser.add_argument("--save", type=Path, help="keep what AFTER computes in a file")
     chosen = parser.parse_args()
-    options = ["--only", chosen.only] + ["--no-processes"] * chosen.no_processes
+    options = ["--only", chosen.only, "--device", chosen.device]
+    options += ["--no-processes"] * chosen.no_processes
     before, after = (capture(tree, options) for tree in (chosen.before, chosen.after))
     if chosen.save:
         chosen.save.write_text(json.dumps(after))

@@ -121,7 +121,8 @@ def run_rank(case: Case, pipeline: Any, group: Any) -> dict[str, str]:
     """Every step of a case on one rank."""
     record = _records[id(group)] = Record()
     per_name = "unused names" in case.extras
-    state = pipeline.init(named(case) if per_name else Layout.flat(case.size))
+    layout = named(case) if per_name else Layout.flat(case.size)
+    state = pipeline.init(layout, case.device)
     seen: dict[str, str] = {}
     for step in range(case.steps):
         if step == case.steps // 2 and case.new_density is not None:
@@ -186,11 +187,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--device", default="cpu", help="of simulated ranks")
     parser.add_argument("--no-processes", action="store_true")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     watch_messages()
-    found = {c.name: run_case(c) for c in cases() if chosen.only in c.name}
+    wanted = [c for c in cases() if chosen.only in c.name]
+    found = {c.name: run_case(replace(c, device=chosen.device)) for c in wanted}
     if not chosen.no_processes:
         from same_bits_ddp import capture
 

@@ -87,6 +87,7 @@ class Case:
     new_density: float | None = 0.02
     extras: tuple[str, ...] = ()
     ranks: tuple[int, ...] = RANKS
+    device: str = "cpu"
 
 
 def gradient(case: Case, rank: int, step: int) -> torch.Tensor:
@@ -115,13 +116,16 @@ def pieces_of(case: Case, rank: int, step: int) -> list[torch.Tensor]:
         # The second name has no gradient on any rank in every other step.
         values[named(case).offsets[1] : named(case).offsets[2]] *= step % 2
     if case.pieces == "float32":
-        return [values]
+        return [values.to(case.device)]
     if case.pieces == "bfloat16":
-        return [values.bfloat16()]
+        return [values.bfloat16().to(case.device)]
     third = case.size // 3
     parts = values.split([third, third, case.size - 2 * third])
     dtypes = (torch.float32, torch.bfloat16, torch.float16)
-    return [part.to(d).clone() for part, d in zip(parts, dtypes, strict=True)]
+    return [
+        part.to(d).clone().to(case.device)
+        for part, d in zip(parts, dtypes, strict=True)
+    ]
 
 
 def named(case: Case) -> Layout:
