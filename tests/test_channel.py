@@ -9,7 +9,7 @@ import torch
 
 from tests.groups.faulty import Fault, Faulty
 from tests.laws.cases import CODECS
-from thinwire.channel import Channel, Slot
+from thinwire.channel import Channel, ListSpec
 from thinwire.codecs import Codec, CodecWrapper, Split
 from thinwire.errors import ConfigError, WireError
 from thinwire.groups import simulate
@@ -23,7 +23,7 @@ LISTS = {
     "two": {0: -2.0, 39: 5.0},
     "three": {1: 1.0, 2: 0.0, 3: -7.0},
 }
-BAGS = [(), ("one",), ("none",), ("two", "three"), ("one", "none", "one", "three")]
+MESSAGES = [(), ("one",), ("none",), ("two", "three"), ("one", "none", "one", "three")]
 
 
 def vector(name):
@@ -34,16 +34,16 @@ def vector(name):
 KINDS = ("raw", "int32+bfloat16", "unsized")
 
 
-def slots(bag, *, known=True):
-    return [Slot(SIZE, len(LISTS[name]) if known else None) for name in bag]
+def specs(message, *, known=True):
+    return [ListSpec(SIZE, len(LISTS[name]) if known else None) for name in message]
 
 
 def entries(sealed):
     return [each.vector.to_dict() for each in sealed]
 
 
-def expected(bag):
-    return [LISTS[name] for name in bag]
+def expected(message):
+    return [LISTS[name] for name in message]
 
 
 def test_seal_adopts_what_everyone_will_decode():
@@ -53,7 +53,7 @@ def test_seal_adopts_what_everyone_will_decode():
         channel = Channel(group, CODECS["int32+bfloat16"])
         mine = channel.seal(exact)
         (theirs,) = channel.exchange(
-            [mine], dst=1 - group.rank, src=1 - group.rank, expect=[Slot(SIZE, 2)]
+            [mine], dst=1 - group.rank, src=1 - group.rank, expect=[ListSpec(SIZE, 2)]
         )
         return mine, theirs
 
@@ -67,45 +67,45 @@ def test_seal_adopts_what_everyone_will_decode():
 
 @pytest.mark.parametrize("codec", KINDS)
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
-def test_bags_of_any_kind_cross(codec, known):
-    # Whether lengths travel is one question for both ways: an empty bag knows its own.
+def test_messages_of_any_kind_cross(codec, known):
+    # Both ranks send lengths or neither does; an empty message has a known length.
     sized = known and CODECS[codec].nbytes(SIZE, 1) is not None
-    for left, right in product(BAGS, BAGS):
+    for left, right in product(MESSAGES, MESSAGES):
         if sized or bool(left) == bool(right):
-            swap = partial(cross, codec=codec, bags=(left, right), known=known)
+            swap = partial(cross, codec=codec, messages=(left, right), known=known)
             got = simulate(2, swap)
             assert got == [expected(right), expected(left)], (left, right)
 
 
-def test_an_empty_bag_crosses_a_list_of_unknown_length():
+def test_an_empty_message_crosses_a_list_of_unknown_length():
     # The number of entries is known, so all ranks can know that lengths travel.
-    bags = (), ("two",)
-    got = simulate(2, lambda group: cross(group, "unsized", bags, known=True))
+    messages = (), ("two",)
+    got = simulate(2, lambda group: cross(group, "unsized", messages, known=True))
     assert got == [[LISTS["two"]], []]
 
 
-def cross(group, codec, bags, *, known):
-    """What this rank gets when two ranks swap their bags."""
+def cross(group, codec, messages, *, known):
+    """What this rank gets when two ranks swap their messages."""
     channel = Channel(group, CODECS[codec])
     peer = 1 - group.rank
-    bag = [channel.seal(vector(name)) for name in bags[group.rank]]
-    expect = slots(bags[peer], known=known)
-    return entries(channel.exchange(bag, dst=peer, src=peer, expect=expect))
+    message = [channel.seal(vector(name)) for name in messages[group.rank]]
+    expect = specs(messages[peer], known=known)
+    return entries(channel.exchange(message, dst=peer, src=peer, expect=expect))
 
 
 @pytest.mark.parametrize("codec", KINDS)
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
-@pytest.mark.parametrize("bag", BAGS, ids=str)
-def test_a_bag_goes_one_way(codec, known, bag):
+@pytest.mark.parametrize("message", MESSAGES, ids=str)
+def test_a_message_goes_one_way(codec, known, message):
     def body(group):
         channel = Channel(group, CODECS[codec])
-        expect = slots(bag, known=known)
+        expect = specs(message, known=known)
         if group.rank == 0:
-            sent = [channel.seal(vector(name)) for name in bag]
+            sent = [channel.seal(vector(name)) for name in message]
             return entries(channel.exchange(sent, dst=1, src=None, expect=expect))
         return entries(channel.exchange([], dst=None, src=0, expect=expect))
 
-    assert simulate(2, body) == [[], expected(bag)]
+    assert simulate(2, body) == [[], expected(message)]
 
 
 @pytest.mark.parametrize("codec", KINDS)
@@ -120,7 +120,7 @@ def test_a_list_that_is_passed_on_stays_the_same_bytes(codec):
         after, before = (group.rank + 1) % ranks, (group.rank - 1) % ranks
         for _ in range(ranks - 1):
             held += channel.exchange(
-                held[-1:], dst=after, src=before, expect=[Slot(SIZE, 1)]
+                held[-1:], dst=after, src=before, expect=[ListSpec(SIZE, 1)]
             )
         return held
 
@@ -134,8 +134,8 @@ def test_a_list_that_is_passed_on_stays_the_same_bytes(codec):
 def test_a_rank_exchanges_with_itself():
     def body(group):
         channel = Channel(group, Split())
-        bag = [channel.seal(vector("two"))]
-        return entries(channel.exchange(bag, dst=0, src=0, expect=slots(["two"])))
+        message = [channel.seal(vector("two"))]
+        return entries(channel.exchange(message, dst=0, src=0, expect=specs(["two"])))
 
     assert simulate(1, body) == [[LISTS["two"]]]
 
@@ -147,7 +147,7 @@ def test_all_gather_gives_every_list_in_order_of_rank(codec, known, ranks):
     def body(group):
         channel = Channel(group, CODECS[codec])
         mine = channel.seal(SparseVector.of({group.rank: 2.0}, SIZE))
-        expect = Slot(SIZE, 1 if known else None)
+        expect = ListSpec(SIZE, 1 if known else None)
         gathered = channel.all_gather(mine, expect=expect)
         assert gathered[group.rank] is mine
         return entries(gathered)
@@ -185,10 +185,10 @@ def test_both_ends_and_every_rank_use_one_key():
         codec = Recorder()
         channel = Channel(group, codec, step=5, seed=9)
         sealed = channel.seal(vector("one"), part=2)
-        slot = Slot(SIZE, 1, part=2)
-        channel.all_gather(sealed, expect=slot)
+        spec = ListSpec(SIZE, 1, part=2)
+        channel.all_gather(sealed, expect=spec)
         ring = (group.rank + 1) % 3, (group.rank - 1) % 3
-        channel.exchange([sealed], dst=ring[0], src=ring[1], expect=[slot])
+        channel.exchange([sealed], dst=ring[0], src=ring[1], expect=[spec])
         unread = len(codec.keys)
         assert sealed.vector is sealed.vector
         assert len(codec.keys) == unread + 1  # decoded when it is looked at, and once
@@ -223,9 +223,11 @@ def test_damage_is_reported_with_the_rank_it_came_from(kind, codec, call):
         channel = Channel(damaged, CODECS[codec])
         sealed = channel.seal(vector("two"))
         if call == "all_gather":
-            return channel.all_gather(sealed, expect=Slot(SIZE, 2))
+            return channel.all_gather(sealed, expect=ListSpec(SIZE, 2))
         peer = (group.rank + 1) % 2
-        return channel.exchange([sealed], dst=peer, src=peer, expect=[Slot(SIZE, 2)])
+        return channel.exchange(
+            [sealed], dst=peer, src=peer, expect=[ListSpec(SIZE, 2)]
+        )
 
     with pytest.raises(WireError, match="rank 1"):
         simulate(2, body)
@@ -234,23 +236,33 @@ def test_damage_is_reported_with_the_rank_it_came_from(kind, codec, call):
 @pytest.mark.parametrize(
     ("codec", "sent", "expect", "said"),
     [
-        ("raw", ["one"], slots(["two"]), "from rank 1: .* lists 1 entries, not 2"),
-        ("raw", ["one"], [Slot(41, 1)], "from rank 1: .* for a vector of 40, not 41"),
-        ("unsized", ["two"], [Slot(SIZE, 3)], "from rank 1: .* lists 2 entries, not 3"),
-        ("unsized", ["one", "two"], slots(["one"]), "from rank 1: more than 1 lists"),
-        ("unsized", ["one"], slots(["one", "two"]), "from rank 1: 1 lists, not 2"),
-        ("unsized", [], slots(["one"]), "from rank 1: 0 lists, not 1"),
+        ("raw", ["one"], specs(["two"]), "from rank 1: .* lists 1 entries, not 2"),
+        (
+            "raw",
+            ["one"],
+            [ListSpec(41, 1)],
+            "from rank 1: .* for a vector of 40, not 41",
+        ),
+        (
+            "unsized",
+            ["two"],
+            [ListSpec(SIZE, 3)],
+            "from rank 1: .* lists 2 entries, not 3",
+        ),
+        ("unsized", ["one", "two"], specs(["one"]), "from rank 1: more than 1 lists"),
+        ("unsized", ["one"], specs(["one", "two"]), "from rank 1: 1 lists, not 2"),
+        ("unsized", [], specs(["one"]), "from rank 1: 0 lists, not 1"),
     ],
 )
-def test_another_bag_than_expected_is_refused(codec, sent, expect, said):
+def test_another_message_than_expected_is_refused(codec, sent, expect, said):
     def body(group):
         channel = Channel(group, CODECS[codec])
         if group.rank == 0:
             return channel.exchange([], dst=None, src=1, expect=expect)
-        bag = [channel.seal(vector(name)) for name in sent]
-        # A bag of data-dependent lists has no length even when it is empty.
-        announced = slots(sent or ["none"])
-        return channel.exchange(bag, dst=0, src=None, expect=announced)
+        message = [channel.seal(vector(name)) for name in sent]
+        # A message of data-dependent lists has no length even when it is empty.
+        announced = specs(sent or ["none"])
+        return channel.exchange(message, dst=0, src=None, expect=announced)
 
     with pytest.raises(WireError, match=said):
         simulate(2, body)
@@ -271,8 +283,8 @@ def test_without_a_codec_no_list_travels():
         with pytest.raises(ConfigError, match="no codec"):
             channel.seal(vector("one"))
         with pytest.raises(ConfigError, match="no codec"):
-            channel.all_gather(sealed, expect=Slot(SIZE, 1))
+            channel.all_gather(sealed, expect=ListSpec(SIZE, 1))
         with pytest.raises(ConfigError, match="no codec"):
-            channel.exchange([sealed], dst=0, src=0, expect=[Slot(SIZE, 1)])
+            channel.exchange([sealed], dst=0, src=0, expect=[ListSpec(SIZE, 1)])
 
     simulate(1, body)

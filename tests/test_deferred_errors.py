@@ -7,7 +7,7 @@ import torch
 
 from tests.interpreted import use_triton
 from thinwire import kernels
-from thinwire.channel import Channel, Sealed, Slot
+from thinwire.channel import Channel, ListSpec, Sealed
 from thinwire.codecs import BFloat16, EliasFano, Int8, LogQuant, Split
 from thinwire.collectives import AllGather
 from thinwire.errors import AgreementError, InconsistentStateError, WireError
@@ -48,9 +48,9 @@ def swap(codec, damage):
             sent = sealed.body.clone()
             damage(sent)
             sealed = Sealed(sent, lambda told=sealed.vector: told)
-        slot = Slot(VECTOR.size, VECTOR.nnz)
+        spec = ListSpec(VECTOR.size, VECTOR.nnz)
         peer = 1 - group.rank
-        (got,) = channel.exchange([sealed], dst=peer, src=peer, expect=[slot])
+        (got,) = channel.exchange([sealed], dst=peer, src=peer, expect=[spec])
         errors.start_copy()
         return got.vector, errors.found()
 

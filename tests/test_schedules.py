@@ -32,13 +32,13 @@ def play(schedule, ranks, take):
                 step, halfway[rank], moved = steps[0], True, True
                 if step.dst is not None:
                     box = under_way.setdefault((rank, step.dst), [])
-                    box.append((step.sends, step.turn, take(rank, step, None)))
+                    box.append((step.sends, step.phase, take(rank, step, None)))
             if steps and (steps[0].src is None or under_way.get((steps[0].src, rank))):
                 step = steps.pop(0)
                 halfway[rank], moved = False, True
                 if step.src is not None:
-                    sends, turn, sent = under_way[step.src, rank].pop(0)
-                    assert (list(sends), turn) == (list(step.receives), step.turn)
+                    sends, phase, sent = under_way[step.src, rank].pop(0)
+                    assert (list(sends), phase) == (list(step.receives), step.phase)
                     take(rank, step, sent)
         assert moved, "ranks wait for each other"
     assert not any(under_way.values())

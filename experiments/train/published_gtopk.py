@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from thinwire.accumulator import Accumulator
-from thinwire.channel import Channel, Slot
+from thinwire.channel import Channel, ListSpec
 from thinwire.codecs import Codec
 from thinwire.collectives import CollectiveMemory, Grade, GTopK, MakeBuffer
 from thinwire.collectives.collective import Selecting
@@ -48,12 +48,12 @@ class PublishedGTopK(Selecting):
         sealed = channel.seal(mine)
         x.subtract_(mine.indices, sealed.vector.values)
         total = sent = sealed.vector
-        for turn in range(channel.size.bit_length() - 1):
-            partner = channel.rank ^ 2**turn
-            if turn:
-                sealed = channel.seal(total, part=turn)
+        for phase in range(channel.size.bit_length() - 1):
+            partner = channel.rank ^ 2**phase
+            if phase:
+                sealed = channel.seal(total, part=phase)
             (theirs,) = channel.exchange(
-                [sealed], dst=partner, src=partner, expect=[Slot(x.size, k, turn)]
+                [sealed], dst=partner, src=partner, expect=[ListSpec(x.size, k, phase)]
             )
             pair = [sealed.vector, theirs.vector]
             low, high = pair if channel.rank < partner else reversed(pair)

@@ -16,10 +16,10 @@ from thinwire.sparse import SparseVector
 from thinwire.wire import Packet
 
 
-class Slot(NamedTuple):
-    """A list that a receiver waits for: its size, and its nnz where known.
+class ListSpec(NamedTuple):
+    """What a receiver knows of a list: the size of its vector, its nnz if known.
 
-    `part` is the one that the list was sealed with.
+    `part` is the argument that its sender passes to `Channel.seal`.
     """
 
     size: int
@@ -28,10 +28,10 @@ class Slot(NamedTuple):
 
 
 class Sealed:
-    """One encoded list: its bytes, and the vector that every holder decodes from them.
+    """An encoded list: its bytes, and the vector that every rank decodes from them.
 
-    The vector may share memory with the body: change neither. It is decoded when it is
-    first asked for, so a rank that only passes a list on does not decode it.
+    The vector may share memory with the body: change neither. `vector` decodes it on
+    the first access, so a rank that only forwards a list does not decode it.
     """
 
     __slots__ = ("_decode", "_vector", "body")
@@ -43,7 +43,7 @@ class Sealed:
 
     @property
     def vector(self) -> SparseVector:
-        """The list as every holder of the bytes decodes it."""
+        """The decoded list."""
         if self._vector is None:
             self._vector = self._decode()
         return self._vector
@@ -51,11 +51,11 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A group seen by one reduction: `step` counts reductions, `seed` is the user's.
+    """A group in one reduction: `step` counts reductions, `seed` is the user's.
 
-    A list is encoded once, by `seal`, and travels as these bytes however often it is
-    passed on. Dense buffers and raw bytes go through `group`. The thread that may call
-    the group may call the channel.
+    `seal` encodes a list once; ranks that pass it on forward these bytes. Dense buffers
+    and raw bytes go through `group`. The thread that may call the group may call the
+    channel.
 
     With `deferred_errors`, packets of a fixed length in the memory of a device are
     checked there: an error sets the flag of its sender and is not raised. The decoded
@@ -87,30 +87,33 @@ class Channel:
     ) -> Sealed:
         """Encode a list; the result holds it as every receiver will decode it.
 
-        `part` identifies a list in a reduction (its round, its block), not a rank:
-        holders of the same list must produce the same bytes. Only the single holder of
-        a list may pass a `source`.
+        `part` identifies a list in a reduction (its phase, its block), not a rank:
+        ranks that hold the same list must produce the same bytes. Only the single
+        holder of a list may pass a `source`.
         """
         key = self._key(part)
         packet = self._codec.encode(vector, source=source, key=key)
         return Sealed(packet.body, lambda: self._adopt(packet, vector, key))
 
     def rounding(self, size: int) -> torch.dtype | None:
-        """What values of a list over `size` elements are rounded to; None: anything."""
+        """The dtype that the codec rounds values to: see `Codec.rounding`."""
         return self._codec.rounding(size)
 
-    def start(self, steps: Sequence[Step], slot: Callable[[int, int], Slot]) -> "Run":
-        """Start a schedule: post its receives, if all their lengths are known.
+    def start(
+        self, steps: Sequence[Step], spec: Callable[[int, int], ListSpec]
+    ) -> "Run":
+        """Post the receives of a schedule, if all their lengths are known.
 
-        `slot(number, turn)` describes a list. The steps are taken by the run returned.
+        `spec(number, phase)` describes a list. The run that is returned takes the
+        steps.
         """
         messages, receives = [], []
         for step in steps:
             numbers = step.sends if step.src is None else step.receives
-            slots = [slot(number, step.turn) for number in numbers]
-            messages.append((step, slots))
+            specs = [spec(number, step.phase) for number in numbers]
+            messages.append((step, specs))
             if step.src is not None:
-                receives.append((step.src, self._nbytes(slots)))
+                receives.append((step.src, self._nbytes(specs)))
         known = [(src, sum(nbytes)) for src, nbytes in receives if nbytes is not None]
         if known and len(known) == len(receives):
             self.group.post_receives(known)
@@ -118,21 +121,21 @@ class Channel:
 
     def exchange(
         self,
-        bag: Sequence[Sealed],
+        lists: Sequence[Sealed],
         *,
         dst: int | None,
         src: int | None,
-        expect: Sequence[Slot],
+        expect: Sequence[ListSpec],
     ) -> list[Sealed]:
-        """Send a bag of lists as one message, and return the bag that comes in.
+        """Send lists as one message, and return the lists of the message received.
 
-        `expect` describes the bag that comes in or, without `src`, the one that goes
-        out; whether every nnz in it is known must be the same on both ends.
+        `expect` describes the lists received or, without `src`, those sent. Either both
+        ends know the nnz of all of them, or neither end does.
         """
         nbytes = self._nbytes(expect)
         body = None
         if dst is not None:
-            body = _joined([sealed.body for sealed in bag])
+            body = _joined([sealed.body for sealed in lists])
         message = self.group.exchange(
             body, dst=dst, src=src, nbytes=None if nbytes is None else sum(nbytes)
         )
@@ -143,11 +146,11 @@ class Channel:
         except WireError as error:
             raise WireError(f"from rank {src}: {error}") from error
         return [
-            self._open(body, slot, src)
-            for body, slot in zip(bodies, expect, strict=True)
+            self._open(body, spec, src)
+            for body, spec in zip(bodies, expect, strict=True)
         ]
 
-    def all_gather(self, sealed: Sealed, *, expect: Slot) -> list[Sealed]:
+    def all_gather(self, sealed: Sealed, *, expect: ListSpec) -> list[Sealed]:
         """Every rank's list, in order of rank."""
         nbytes = self._nbytes([expect])
         bodies = self.group.all_gather(
@@ -174,9 +177,9 @@ class Channel:
         mixed = (self.seed * 0x9E3779B97F4A7C15) ^ (self.step * 0xC2B2AE3D27D4EB4F)
         return (mixed ^ (part * 0x165667B19E3779F9)) & (2**63 - 1)
 
-    def _nbytes(self, expect: Sequence[Slot]) -> list[int] | None:
+    def _nbytes(self, expect: Sequence[ListSpec]) -> list[int] | None:
         if self._codec.nbytes(0, 0) is None:
-            return None  # whether lengths travel is one question for both ways
+            return None  # both ends then send lengths
         lengths = []
         for size, nnz, _ in expect:
             length = None if nnz is None else self._codec.nbytes(size, nnz)
@@ -203,8 +206,8 @@ class Channel:
             raise WireError(f"{len(bodies)} lists, not {count}")
         return bodies
 
-    def _open(self, body: Tensor, slot: Slot, src: int) -> Sealed:
-        size, nnz, part = slot
+    def _open(self, body: Tensor, spec: ListSpec, src: int) -> Sealed:
+        size, nnz, part = spec
         key = self._key(part)
         header = None
         if self.deferred_errors is not None and nnz is not None:
@@ -225,15 +228,15 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A schedule that was started on a channel: its steps are taken in their order."""
+    """A schedule that was started on a channel."""
 
     channel: Channel
-    _messages: Iterator[tuple[Step, list[Slot]]]
+    _messages: Iterator[tuple[Step, list[ListSpec]]]
 
-    def exchange(self, bag: Sequence[Sealed] = ()) -> list[Sealed]:
+    def exchange(self, lists: Sequence[Sealed] = ()) -> list[Sealed]:
         """Take the next step: send its lists as one message, return those received."""
-        step, slots = next(self._messages)
-        return self.channel.exchange(bag, dst=step.dst, src=step.src, expect=slots)
+        step, specs = next(self._messages)
+        return self.channel.exchange(lists, dst=step.dst, src=step.src, expect=specs)
 
 
 def _joined(bodies: list[Tensor]) -> Tensor:

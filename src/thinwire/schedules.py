@@ -1,7 +1,7 @@
 """Schedules: which lists a rank sends and receives, step by step.
 
-A schedule is a list of steps, as one rank sees them. A channel runs it, a cost card
-counts it, and the planner plays it against a link.
+A schedule is the list of steps of one rank. A channel runs it; the cost model and the
+planner count its messages.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,22 +14,22 @@ class Step(NamedTuple):
     """One message to `dst` and one from `src`, at the same time; None: no message.
 
     `sends` and `receives` are the numbers of the lists in the two messages, in order.
-    Lists of the same number that are sealed at different times differ in `turn`.
+    A list of the same number that is sealed again has another `phase`.
     """
 
     dst: int | None
     src: int | None
     sends: Sequence[int]
     receives: Sequence[int]
-    turn: int = 0
+    phase: int = 0
 
 
-def _send(dst: int, turn: int) -> Step:
-    return Step(dst, None, (0,), (), turn)
+def _send(dst: int, phase: int) -> Step:
+    return Step(dst, None, (0,), (), phase)
 
 
-def _receive(src: int, turn: int) -> Step:
-    return Step(None, src, (), (0,), turn)
+def _receive(src: int, phase: int) -> Step:
+    return Step(None, src, (), (0,), phase)
 
 
 def distances(ranks: int) -> list[int]:
@@ -44,15 +44,15 @@ def distances(ranks: int) -> list[int]:
 def tree(rank: int, ranks: int) -> tuple[list[Step], list[Step]]:
     """A binomial tree: what a rank receives from its children, and everything after.
 
-    A rank then sends to its parent, receives the result, and sends that to its
-    children, the farthest first. On the way up the turn is the height of the sender,
-    on the way down the depth of the tree.
+    After the first part a rank sends to its parent, receives the result, and sends it
+    to its children, the farthest first. On the way up the phase is the height of the
+    sender, on the way down the depth of the tree.
 
     >>> [(step.dst, step.src) for part in tree(2, 4) for step in part]
     [(None, 3), (0, None), (None, 0), (3, None)]
     """
     depth = (ranks - 1).bit_length()
-    # The parent is as far away as the lowest bit of the rank says, children are nearer.
+    # The lowest set bit of a rank is the distance to its parent; children are nearer.
     height = depth if rank == 0 else (rank & -rank).bit_length() - 1
     levels = [level for level in range(height) if rank + 2**level < ranks]
     merges = [_receive(rank + 2**level, level) for level in levels]
@@ -64,7 +64,7 @@ def tree(rank: int, ranks: int) -> tuple[list[Step], list[Step]]:
 
 
 def doubling(
-    me: int, peers: Sequence[int], *, turn: int = 0, farthest_first: bool = False
+    me: int, peers: Sequence[int], *, phase: int = 0, farthest_first: bool = False
 ) -> list[Step]:
     """Recursive doubling among a power of two of peers; `me` is a position in them.
 
@@ -75,15 +75,15 @@ def doubling(
     hops = distances(len(peers))
     for i, distance in enumerate(reversed(hops) if farthest_first else hops):
         partner = peers[me ^ distance]
-        steps.append(Step(partner, partner, (0,), (0,), turn + i))
+        steps.append(Step(partner, partner, (0,), (0,), phase + i))
     return steps
 
 
 def butterfly(rank: int, ranks: int) -> tuple[list[Step], list[Step], list[Step]]:
     """Recursive doubling of any number of ranks: before, among, after.
 
-    Ranks beyond the largest power of two are guests: each sends its list to a host
-    before the others swap theirs, and receives the result after.
+    Each rank beyond the largest power of two, an extra rank, sends its list to a
+    partner before the others swap theirs, and receives the result after.
 
     >>> [[(step.dst, step.src) for step in part] for part in butterfly(0, 3)]
     [[(None, 2)], [(1, 1)], [(2, None)]]
@@ -93,26 +93,26 @@ def butterfly(rank: int, ranks: int) -> tuple[list[Step], list[Step], list[Step]
     rounds = ranks.bit_length() - 1
     core = 2**rounds
     if rank >= core:
-        host = rank - core
-        return [_send(host, 0)], [], [_receive(host, rounds)]
+        partner = rank - core
+        return [_send(partner, 0)], [], [_receive(partner, rounds)]
     swaps = doubling(rank, range(core))
-    guest = rank + core
-    if guest >= ranks:
+    extra = rank + core
+    if extra >= ranks:
         return [], swaps, []
-    return [_receive(guest, 0)], swaps, [_send(guest, rounds)]
+    return [_receive(extra, 0)], swaps, [_send(extra, rounds)]
 
 
 def halving(me: int, peers: Sequence[int]) -> list[Step]:
     """A reduce-scatter: list r of every peer ends, merged, at the peer at position r.
 
-    The list at offset o of position r is list (r + o) mod P. A message that goes
-    `distance` on lands at the offsets from 0 of its receiver.
+    Offset o at position r is list (r + o) mod P. A message to the peer `distance`
+    further carries the lists at the receiver's offsets from 0 on.
 
     >>> [(step.dst, step.sends) for step in halving(0, range(7))]
     [(4, [4, 5, 6]), (2, [2, 3]), (1, [1])]
     """
     count, steps = len(peers), []
-    for turn, distance in enumerate(reversed(distances(count))):
+    for phase, distance in enumerate(reversed(distances(count))):
         carried = min(2 * distance, count) - distance
         steps.append(
             Step(
@@ -120,13 +120,13 @@ def halving(me: int, peers: Sequence[int]) -> list[Step]:
                 peers[(me - distance) % count],
                 [(me + distance + i) % count for i in range(carried)],
                 [(me + i) % count for i in range(carried)],
-                turn,
+                phase,
             )
         )
     return steps
 
 
-def bruck(me: int, peers: Sequence[int], *, turn: int = 0) -> list[Step]:
+def bruck(me: int, peers: Sequence[int], *, phase: int = 0) -> list[Step]:
     """Bruck's all-gather: list r is the one of the peer at position r.
 
     The messages of a reduce-scatter, backwards: ceil(log2 P), for any number of peers,
@@ -136,13 +136,13 @@ def bruck(me: int, peers: Sequence[int], *, turn: int = 0) -> list[Step]:
     [(1, [1]), (2, [2, 3]), (4, [4, 5])]
     """
     return [
-        Step(step.src, step.dst, step.receives, step.sends, turn)
+        Step(step.src, step.dst, step.receives, step.sends, phase)
         for step in reversed(halving(me, peers))
     ]
 
 
 def cost(steps: Iterable[Step], nbytes: int) -> Cost:
-    """What the steps of one rank cost, where every list has `nbytes`.
+    """The cost of one rank's steps, if every list has `nbytes`.
 
     >>> cost(doubling(0, range(4)), 100)
     Cost(rounds=2, nbytes=200)

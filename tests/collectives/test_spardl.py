@@ -156,7 +156,7 @@ def test_one_rank_keeps_its_largest():
         (14, [(8, [8, 9, 10, 11, 12, 13]), (4, [4, 5, 6, 7]), (2, [2, 3]), (1, [1])]),
     ],
 )
-def test_sending_bags(size, steps):
+def test_blocks_in_each_message(size, steps):
     assert [(step.dst, step.sends) for step in halving(0, range(size))] == steps
 
 

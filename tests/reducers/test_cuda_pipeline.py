@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from tests.workers import pool
 from thinwire import kernels
-from thinwire.channel import Channel, Slot
+from thinwire.channel import Channel, ListSpec
 from thinwire.codecs import BFloat16, EliasFano, Int8, LogQuant, Split
 from thinwire.collectives import AllGather, GTopK, SparDL
 from thinwire.groups import simulate
@@ -160,15 +160,15 @@ def test_packets_over_nccl_are_judged_without_waiting(damage, nccl, no_waiting):
     x = torch.randn(100_000, device="cuda")
     vector = SparseVector(*kernels.select(x, 1000), 100_000)
     wrong = torch.tensor([255], dtype=torch.uint8, device="cuda")
-    slot = Slot(vector.size, vector.nnz)
+    spec = ListSpec(vector.size, vector.nnz)
     for _ in range(2):
         sealed = channel.seal(vector)
-        channel.exchange([sealed], dst=0, src=0, expect=[slot])
+        channel.exchange([sealed], dst=0, src=0, expect=[spec])
     with refusing_to_wait():
         sealed = channel.seal(vector)
         if damage is not None:
             sealed.body[damage : damage + 1].copy_(wrong)
-        (got,) = channel.exchange([sealed], dst=0, src=0, expect=[slot])
+        (got,) = channel.exchange([sealed], dst=0, src=0, expect=[spec])
         errors.start_copy()
     torch.cuda.synchronize()
     assert errors.found() == ([] if damage is None else [0])

@@ -7,7 +7,7 @@ entries, so every kept value is delivered in the step it was selected in.
 from dataclasses import dataclass
 
 from thinwire.accumulator import Accumulator
-from thinwire.channel import Channel, Slot
+from thinwire.channel import Channel, ListSpec
 from thinwire.codecs import Codec
 from thinwire.collectives.collective import MakeBuffer, Selecting, packet_nbytes
 from thinwire.collectives.ledger import Ledger
@@ -29,7 +29,7 @@ class AllGather(Selecting):
     ) -> SparseVector:
         k = keep_count(x.size, self.density)
         sealed = Ledger.whole(x, channel).select_and_seal(k)
-        gathered = channel.all_gather(sealed, expect=Slot(x.size, k))
+        gathered = channel.all_gather(sealed, expect=ListSpec(x.size, k))
         return sum_of([each.vector for each in gathered])
 
     def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:

@@ -73,7 +73,7 @@ class GsSGD(Selecting):
     estimate: Estimate = "median"
 
     def __post_init__(self) -> None:
-        # Named, because a dataclass with slots is not the class super() knows.
+        # Not super(): it fails in dataclasses with slots.
         Selecting.__post_init__(self)
         self._check_numbers()
         check_choice("rounds", self.rounds, Literal[1, 2])

@@ -1,10 +1,10 @@
-"""gTop-k: the largest of the sum of everyone's largest, found by merging in pairs.
+"""gTop-k: the k largest of the sum of all top-k lists, merged in pairs.
 
 Lists are merged along a tree or a butterfly and cut to k after every merge, so that a
 message stays at k entries however many ranks there are: O(k log P) traffic. Shi et al.,
-ICDCS 2019. The released code gives a dropped value back to its origin only if its index
-is missing from the final list, and so loses what was dropped on one branch and arrived
-on another; here the rank that drops a value keeps it.
+ICDCS 2019. The released code returns a dropped value to its origin only if its index is
+missing from the final list. It loses a value that one branch drops if another branch
+delivers the same index. Here the rank that drops a value keeps it.
 """
 
 from dataclasses import dataclass
@@ -34,15 +34,16 @@ Variant = Literal["butterfly", "tree", "naive"]
 class GTopK(Selecting):
     """About the top k of the sum, any number of ranks.
 
-    "butterfly": everyone merges in every round; ranks beyond the largest power of two
-    fold into it first and receive the result. "tree": merged towards rank 0, then
-    broadcast. "naive": everything is gathered, then cut to k; for comparison.
+    "butterfly": all ranks merge in every round; ranks beyond the largest power of two
+    send their lists to partners first and receive the result. "tree": merged towards
+    rank 0, then broadcast. "naive": everything is gathered, then cut to k; for
+    comparison.
     """
 
     variant: Variant = "butterfly"
 
     def __post_init__(self) -> None:
-        # Named, because a dataclass with slots is not the class super() knows.
+        # Not super(): it fails in dataclasses with slots.
         Selecting.__post_init__(self)
         check_choice("variant", self.variant, Variant)
 
@@ -78,14 +79,16 @@ class GTopK(Selecting):
 def _butterfly(ledger: Ledger, k: int) -> SparseVector:
     channel = ledger.channel
     before, swaps, after = schedules.butterfly(channel.rank, channel.size)
-    run = channel.start([*before, *swaps, *after], lambda _, turn: ledger.slot(k, turn))
-    if before and swaps:  # the host of a guest
+    run = channel.start(
+        [*before, *swaps, *after], lambda _, phase: ledger.spec(k, phase)
+    )
+    if before and swaps:  # the partner of an extra rank
         mine = ledger.take(k)
         (theirs,) = run.exchange()
         first = ledger.seal(ledger.merge(mine, theirs.vector, k))
     else:
         first = ledger.select_and_seal(k)
-    if not swaps:  # a guest
+    if not swaps:  # an extra rank
         run.exchange([first])
         (final,) = run.exchange()
         return final.vector
@@ -93,8 +96,8 @@ def _butterfly(ledger: Ledger, k: int) -> SparseVector:
     core = 2 ** len(swaps)
     if core == channel.size:
         return merged
-    # Guests get bytes, so their hosts, and hosts without a guest, adopt the same.
-    final = ledger.seal(merged, holders=Holders(core), turn=len(swaps))
+    # Extra ranks decode bytes, so all other ranks adopt what these bytes decode to.
+    final = ledger.seal(merged, holders=Holders(core), phase=len(swaps))
     if after:
         run.exchange([final])
     return final.vector
@@ -103,12 +106,12 @@ def _butterfly(ledger: Ledger, k: int) -> SparseVector:
 def _tree(ledger: Ledger, k: int) -> SparseVector:
     channel = ledger.channel
     merges, rest = schedules.tree(channel.rank, channel.size)
-    run = channel.start([*merges, *rest], lambda _, turn: ledger.slot(k, turn))
+    run = channel.start([*merges, *rest], lambda _, phase: ledger.spec(k, phase))
     merged = ledger.take(k)
     for _ in merges:
         (theirs,) = run.exchange()
         merged = ledger.merge(merged, theirs.vector, k)
-    sealed = ledger.seal(merged, turn=rest[0].turn)
+    sealed = ledger.seal(merged, phase=rest[0].phase)
     for step in rest:
         if step.src is None:
             run.exchange([sealed])
@@ -119,7 +122,7 @@ def _tree(ledger: Ledger, k: int) -> SparseVector:
 
 def _naive(ledger: Ledger, k: int) -> SparseVector:
     channel = ledger.channel
-    gathered = channel.all_gather(ledger.select_and_seal(k), expect=ledger.slot(k))
+    gathered = channel.all_gather(ledger.select_and_seal(k), expect=ledger.spec(k))
     total = sum_of([each.vector for each in gathered])
     kept, dropped = total.split(k)
     ledger.return_to_residual(dropped, Holders(channel.size, channel.rank))

@@ -1,8 +1,8 @@
-"""Ledger: what leaves a block of an accumulator, and what returns to it.
+"""Ledger: removes what a block of an accumulator sends, returns what is not delivered.
 
 Every collective on lists keeps the conservation law through a ledger. An entry that is
 sent is subtracted as the peers will decode it. An entry that several ranks hold and
-none delivers is returned to the residual once.
+none delivers returns to the residuals once.
 """
 
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from torch import Tensor
 
 from thinwire import kernels
 from thinwire.accumulator import Accumulator
-from thinwire.channel import Channel, Sealed, Slot
+from thinwire.channel import Channel, ListSpec, Sealed
 from thinwire.kernels import Block
 from thinwire.sparse import SparseVector
 
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """How many ranks hold the same list, and this rank's number among them.
+    """The number of ranks that hold the same list, and this rank's number among them.
 
-    What they drop or round off is divided among them if they are a power of two: the
-    shares then add up exactly. Otherwise each entry is returned whole by one of them,
-    chosen by the remainder of its index: thirds do not add up exactly in float32.
+    What they drop or round off returns to their residuals. If their number is a power
+    of two, each takes an equal share: the shares add up exactly. Otherwise one of them
+    takes the whole entry, chosen by the remainder of its index.
     """
 
     count: int = 1
@@ -36,10 +36,10 @@ ALONE = Holders()
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """One block of an accumulator in one reduction; indices count in the block.
+    """One block of an accumulator in one reduction; indices are relative to the block.
 
-    A reduction first adds peers' entries to the block (`receive`), then takes entries
-    from it, then returns those that were not delivered.
+    A reduction adds peers' entries to the block (`receive`), then takes entries from
+    it, then returns those that were not delivered.
     """
 
     x: Accumulator
@@ -63,42 +63,42 @@ class Ledger:
 
     @property
     def rounding(self) -> torch.dtype | None:
-        """The dtype to which the codec rounds values; None if it does anything else."""
+        """The dtype that the codec rounds values to: see `Codec.rounding`."""
         return self.channel.rounding(self.block.length)
 
-    def slot(self, k: int, turn: int = 0) -> Slot:
-        """The description of a packet with `k` entries, sealed in `turn`."""
-        return Slot(self.block.length, k, self._part(turn))
+    def spec(self, k: int, phase: int = 0) -> ListSpec:
+        """The description of a packet with `k` entries, sealed in `phase`."""
+        return ListSpec(self.block.length, k, self._part(phase))
 
     def take(self, k: int) -> SparseVector:
         """The `k` largest entries, removed."""
         (taken,) = self.x.take([k], [self.number])
         return SparseVector(*taken, self.block.length)
 
-    def select_and_seal(self, k: int, turn: int = 0) -> Sealed:
+    def select_and_seal(self, k: int, phase: int = 0) -> Sealed:
         """Seal the `k` largest entries, and subtract the values that peers decode."""
-        (sealed,) = select_and_seal_each([self], [k], turn)
+        (sealed,) = select_and_seal_each([self], [k], phase)
         return sealed
 
-    def send_selected(self, selected: SparseVector, turn: int) -> Sealed:
-        """Seal entries that the block still holds; subtract what peers decode."""
-        part = self._part(turn)
+    def seal_selected(self, selected: SparseVector, phase: int) -> Sealed:
+        """Seal entries that are still in the block; subtract what peers decode."""
+        part = self._part(phase)
         sealed = self.channel.seal(selected, source=self._source, part=part)
         sent = sealed.vector
         held = selected.values if sent.indices is selected.indices else None
         self.x.subtract_(sent.indices, sent.values, self.number, held=held)
         return sealed
 
-    def seal_prerounded(self, taken: SparseVector, turn: int) -> Sealed:
+    def seal_prerounded(self, taken: SparseVector, phase: int) -> Sealed:
         """Seal entries from which the values that peers decode were already removed."""
-        return self.channel.seal(taken, part=self._part(turn))
+        return self.channel.seal(taken, part=self._part(phase))
 
     def seal(
-        self, taken: SparseVector, *, holders: Holders = ALONE, turn: int = 0
+        self, taken: SparseVector, *, holders: Holders = ALONE, phase: int = 0
     ) -> Sealed:
-        """Seal a list that was taken; return what its packet loses to the residual."""
+        """Seal a list that was taken; what peers do not decode stays in `x`."""
         source = self._source if holders.count == 1 else None
-        sealed = self.channel.seal(taken, source=source, part=self._part(turn))
+        sealed = self.channel.seal(taken, source=source, part=self._part(phase))
         sent = sealed.vector
         if sent.indices is not taken.indices:
             self.return_to_residual(taken.subtract(sent), holders)
@@ -109,11 +109,11 @@ class Ledger:
     def return_to_residual(
         self, vector: SparseVector, holders: Holders = ALONE
     ) -> None:
-        """Add entries that the holders did not deliver: this rank's share of them."""
+        """Add this rank's share of entries that the holders did not deliver."""
         self._return(vector, holders)
 
     def receive(self, vector: SparseVector) -> None:
-        """Add a peer's entries before the block is taken from."""
+        """Add a peer's entries; call it before entries are taken from the block."""
         self.x.add_(vector.indices, vector.values, self.number)
 
     def merge(
@@ -141,16 +141,16 @@ class Ledger:
             vector.indices, vector.values, self.number, sent=sent, holders=each
         )
 
-    def _part(self, turn: int) -> int:
-        # Lists of one reduction differ in their turn, or in their block.
-        return (turn << 32) + self.number
+    def _part(self, phase: int) -> int:
+        # Lists of one reduction differ in their phase or in their block.
+        return (phase << 32) + self.number
 
     def _source(self, indices: Tensor) -> Tensor:
         return self.x.gather(indices, self.number)
 
 
 def select_and_seal_each(
-    ledgers: Sequence[Ledger], counts: Sequence[int], turn: int = 0
+    ledgers: Sequence[Ledger], counts: Sequence[int], phase: int = 0
 ) -> list[Sealed]:
     """`select_and_seal` for several blocks of one accumulator, selected together."""
     x, numbers = ledgers[0].x, [ledger.number for ledger in ledgers]
@@ -162,6 +162,6 @@ def select_and_seal_each(
     sealed = []
     for ledger, each in zip(ledgers, lists, strict=True):
         vector, apart = SparseVector(*each, ledger.block.length), rounding is None
-        seal = ledger.send_selected if apart or others else ledger.seal_prerounded
-        sealed.append(seal(vector, turn))
+        seal = ledger.seal_selected if apart or others else ledger.seal_prerounded
+        sealed.append(seal(vector, phase))
     return sealed

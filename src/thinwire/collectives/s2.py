@@ -74,7 +74,7 @@ class S2(ByRows):
     decode: Decode = "peel"
 
     def __post_init__(self) -> None:
-        # Named, because a dataclass with slots is not the class super() knows.
+        # Not super(): it fails in dataclasses with slots.
         ByRows.__post_init__(self)
         check_choice("decode", self.decode, Decode)
         remedy = f"a table has 1 to {MOST_ROWS}, a whole number"

@@ -16,7 +16,7 @@ from typing import Literal
 
 from thinwire import schedules
 from thinwire.accumulator import Accumulator
-from thinwire.channel import Channel, Run, Sealed, Slot
+from thinwire.channel import Channel, ListSpec, Run, Sealed
 from thinwire.codecs import Codec, Split
 from thinwire.collectives import doubling
 from thinwire.collectives.collective import (
@@ -26,8 +26,8 @@ from thinwire.collectives.collective import (
     packet_nbytes,
 )
 from thinwire.collectives.ledger import Holders, Ledger
+from thinwire.collectives.length_controller import LengthController, SparDLMemory
 from thinwire.collectives.memory import CollectiveMemory, checked
-from thinwire.collectives.ratio import Ratio, SparDLMemory
 from thinwire.collectives.teams import Team, all_gather, reduce_scatter
 from thinwire.cost import Cost, Link
 from thinwire.errors import ConfigError
@@ -44,7 +44,7 @@ Partition = Literal["interleaved", "contiguous"]
 CHUNK = 1024
 FEW = 16
 
-# The turn of the lists that a team gathers.
+# The phase of the lists that a team gathers.
 _FINAL = -1
 
 
@@ -65,7 +65,7 @@ class SparDL(Selecting):
     link: Link | None = None
 
     def __post_init__(self) -> None:
-        # Named, because a dataclass with slots is not the class super() knows.
+        # Not super(): it fails in dataclasses with slots.
         Selecting.__post_init__(self)
         if not _names_teams(self.teams):
             raise ConfigError(
@@ -107,17 +107,17 @@ class SparDL(Selecting):
             team,
             ledgers[team.position],
             budgets[team.position],
-            turn=len(scatter),
+            phase=len(scatter),
             memory=None if self._recursive(team.count) else memory,
         )
-        gather = schedules.bruck(team.position, team.members, turn=_FINAL)
+        gather = schedules.bruck(team.position, team.members, phase=_FINAL)
 
-        def slot(number: int, turn: int) -> Slot:
-            if turn >= len(scatter):
-                return between.slot(turn)
-            return ledgers[number].slot(budgets[number], turn)
+        def spec(number: int, phase: int) -> ListSpec:
+            if phase >= len(scatter):
+                return between.spec(phase)
+            return ledgers[number].spec(budgets[number], phase)
 
-        run = channel.start([*scatter, *between.steps, *gather], slot)
+        run = channel.start([*scatter, *between.steps, *gather], spec)
         reduce_scatter(run, ledgers, budgets, scatter)
         mine = between.agree(run)
         if isinstance(mine, SparseVector):
@@ -161,7 +161,9 @@ class SparDL(Selecting):
         if self._recursive(teams):
             between = [(teams - 1).bit_length() * packet for packet in packets]
         else:
-            given = [k if worst else Ratio.start(k, teams).h for k in budgets]
+            given = [
+                k if worst else LengthController.start(k, teams).h for k in budgets
+            ]
             between = [
                 (teams - 1) * nbytes(b.length, h)
                 for b, h in zip(blocks, given, strict=True)
@@ -206,7 +208,7 @@ class _Between:
     team: Team
     ledger: Ledger
     k: int
-    turn: int
+    phase: int
     memory: SparDLMemory | None
 
     @property
@@ -214,19 +216,19 @@ class _Between:
         """The schedule; empty with one team."""
         me, peers = self.team.number, self.team.owners
         if self.memory is not None:
-            return schedules.bruck(me, peers, turn=self.turn)
-        return schedules.doubling(me, peers, turn=self.turn, farthest_first=True)
+            return schedules.bruck(me, peers, phase=self.phase)
+        return schedules.doubling(me, peers, phase=self.phase, farthest_first=True)
 
     @property
     def entries(self) -> int:
         """The number of entries in a list that an owner sends."""
         if self.memory is None:
             return self.k
-        return self._ratio(self.memory).h
+        return self._controller(self.memory).h
 
-    def slot(self, turn: int) -> Slot:
+    def spec(self, phase: int) -> ListSpec:
         """A list of another owner."""
-        return self.ledger.slot(self.entries, turn)
+        return self.ledger.spec(self.entries, phase)
 
     def agree(self, run: Run) -> SparseVector | Sealed:
         """The owners' common list; sealed if it goes on to the rest of the team."""
@@ -234,8 +236,8 @@ class _Between:
         if self.team.count == 1:
             if alone:
                 return ledger.take(self.k)
-            return ledger.select_and_seal(self.k, turn=_FINAL)
-        first = ledger.select_and_seal(self.entries, self.turn)
+            return ledger.select_and_seal(self.k, phase=_FINAL)
+        first = ledger.select_and_seal(self.entries, self.phase)
         if self.memory is None:
             agreed = doubling.agree(run, ledger, first, k=self.k, steps=self.steps)
         else:
@@ -243,19 +245,21 @@ class _Between:
             agreed = self._cut([each.vector for each in lists], self.memory)
         if alone:
             return agreed
-        return ledger.seal(agreed, holders=self._owners, turn=_FINAL)
+        return ledger.seal(agreed, holders=self._owners, phase=_FINAL)
 
     @property
     def _owners(self) -> Holders:
         return Holders(self.team.count, self.team.number)
 
-    def _ratio(self, memory: SparDLMemory) -> Ratio:
-        return memory.ratio_for(self.k, self.team.count, self.team.position)
+    def _controller(self, memory: SparDLMemory) -> LengthController:
+        return memory.controller_for(self.k, self.team.count, self.team.position)
 
     def _cut(self, lists: Sequence[SparseVector], memory: SparDLMemory) -> SparseVector:
         """The `k` largest entries of the sum; adjusts the controller."""
         total, team = sum_of(lists), self.team
-        memory.ratio = self._ratio(memory).after(total.nnz, self.k, team.count)
+        memory.controller = self._controller(memory).after(
+            total.nnz, self.k, team.count
+        )
         memory.teams, memory.position = team.count, team.position
         kept, dropped = total.split(self.k)
         self.ledger.return_to_residual(dropped, self._owners)

@@ -1,4 +1,4 @@
-"""Teams of ranks: who owns which block, and how blocks travel to their owners."""
+"""Teams of ranks: the owners of blocks, and the exchange of blocks in a team."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from thinwire.schedules import Step
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """Team `number` of `count`, of `size` neighbouring ranks, as one of them sees it.
+    """One rank's team: `number` of `count`, with `size` consecutive ranks.
 
-    The rank at a position owns the block of that number, in every team.
+    In every team, the rank at `position` owns the block of that number.
     """
 
     number: int
@@ -47,13 +47,15 @@ def reduce_scatter(
 ) -> None:
     """Spar-Reduce-Scatter: every block goes to its owner, cut to its budget on the way.
 
-    A block is selected once by each rank, right before it leaves, from the sum of what
-    the rank has and has received: its owner is left to select it.
+    Each rank selects a block once, right before it sends it, from the sum of its own
+    entries and those received. Afterwards the owner of a block still has to select it.
     """
     for step in steps:
         leaving = [ledgers[b] for b in step.sends]
-        bag = select_and_seal_each(leaving, [budgets[b] for b in step.sends], step.turn)
-        for b, sealed in zip(step.receives, run.exchange(bag), strict=True):
+        lists = select_and_seal_each(
+            leaving, [budgets[b] for b in step.sends], step.phase
+        )
+        for b, sealed in zip(step.receives, run.exchange(lists), strict=True):
             ledgers[b].receive(sealed.vector)
 
 

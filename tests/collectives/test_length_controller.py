@@ -1,16 +1,16 @@
-"""The compression-ratio controller: the sheet's trace, and its repairs."""
+"""LengthController: the published trace, and the corrections."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thinwire.collectives.ratio import Ratio
+from thinwire.collectives.length_controller import LengthController
 
 
 def trace(steps, union, budget=1000, teams=4):
-    ratio, seen = Ratio.start(budget, teams), []
+    controller, seen = LengthController.start(budget, teams), []
     for _ in range(steps):
-        seen.append(ratio.h)
-        ratio = ratio.after(union(ratio.h), budget, teams)
+        seen.append(controller.h)
+        controller = controller.after(union(controller.h), budget, teams)
     return seen
 
 
@@ -42,10 +42,10 @@ def test_it_is_never_stuck_with_a_small_budget():
     spread=st.floats(0, 1),
 )
 def test_it_stays_within_its_limits(budgets, teams, spread):
-    ratio = Ratio.start(budgets[0], teams)
+    controller = LengthController.start(budgets[0], teams)
     for budget in budgets:
-        ratio = ratio.clamped(budget, teams)
-        assert min(budget, max(1, budget // teams)) <= ratio.h <= budget
-        assert 1 <= abs(ratio.step) <= max(budget, 1)
-        union = int(ratio.h * (1 + spread * (teams - 1)))
-        ratio = ratio.after(union, budget, teams)
+        controller = controller.clamped(budget, teams)
+        assert min(budget, max(1, budget // teams)) <= controller.h <= budget
+        assert 1 <= abs(controller.step) <= max(budget, 1)
+        union = int(controller.h * (1 + spread * (teams - 1)))
+        controller = controller.after(union, budget, teams)
