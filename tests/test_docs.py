@@ -16,6 +16,7 @@ import thinwire
 from thinwire import catalog
 from thinwire.cost import Cost
 from thinwire.hooks.attach import attach
+from thinwire.hooks.options import MethodOptions, Options
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -90,8 +91,8 @@ def test_every_method_and_codec_has_a_card():
 def test_every_method_and_option_is_listed():
     for name in catalog.METHODS:
         assert f"| `{name}` |" in OPTIONS
-    options = {*attach.__annotations__, *catalog.reducer.__annotations__}
-    options |= {"on_nonfinite", "seed", "sparse"}
+    options = {*attach.__annotations__, *Options.__annotations__}
+    options -= MethodOptions.__annotations__.keys()
     for option in options - {"model", "method", "name", "options", "return"}:
         assert f"| `{option}` |" in OPTIONS, option
 

@@ -9,7 +9,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 import thinwire
 from tests.hooks.training import WIDTH, make_model, optimizer_of, step_once, train, wrap
 from tests.workers import pool
+from thinwire import catalog
 from thinwire.errors import AgreementError, ConfigError
+from thinwire.hooks.options import MethodOptions
 
 
 def attempt(group, method, options, kind="plain"):
@@ -174,3 +176,8 @@ def test_the_environment_switches_compression_off():
     ours, ddp = pool(2).run(switched_off), pool(2).run(plain_ddp)
     assert ours[0][0] == ddp[0][0]
     assert ours[0][2]["density"] == 1.0
+
+
+def test_the_types_of_options_name_those_that_methods_take():
+    taken = {option for method in catalog.METHODS.values() for option in method.options}
+    assert taken == MethodOptions.__annotations__.keys()

@@ -3,7 +3,7 @@
 import os
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Unpack
 
 from torch import nn
 from torch.distributed import ProcessGroup
@@ -13,6 +13,7 @@ from thinwire.collectives import Dense, GatherRows
 from thinwire.errors import ConfigError
 from thinwire.hooks.ddp import DDPState, Scaler, Scope, hook
 from thinwire.hooks.inspection import check_wrapped, raise_everywhere
+from thinwire.hooks.options import Options
 
 
 def attach(
@@ -24,7 +25,7 @@ def attach(
     grad_scaler: Scaler | None = None,
     process_group: ProcessGroup | None = None,
     timeout: float | timedelta | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> DDPState:
     """Reduce the gradients of a DDP model with a named method from now on.
 
