@@ -53,7 +53,7 @@ def train(pipeline, ranks, steps, *, link, states=None, clock=None, size=SIZE):
         for _ in range(steps):
             grad = [integers(group.rank, state.step, size)]
             diary.plain.append(pipeline.plain(state))
-            diary.numbers.append(pipeline.collective.number(state.collective))
+            diary.numbers.append(pipeline.collective.number(state.collective_memory))
             call = pipeline.reduce_plainly_ if diary.plain[-1] else pipeline.reduce_
             mean = call(grad, group, state)
             sparse = isinstance(mean, SparseVector)
@@ -77,23 +77,23 @@ def test_the_link_decides_and_ranks_agree(ranks, link, chosen):
     assert all(d.numbers == diaries[0].numbers for d in diaries)
     assert all(d.plain == diaries[0].plain for d in diaries)
     assert diaries[0].plain[-1] == (chosen == DENSE)
-    memories = [d.state.collective for d in diaries]
+    memories = [d.state.collective_memory for d in diaries]
     assert all(each == memories[0] for each in memories)
 
 
 def test_a_link_that_changes_is_noticed():
     diaries = train(PIPELINE, 3, 8, link=SLOW)
     states = [diary.state for diary in diaries]
-    left = states[0].collective.left
+    left = states[0].collective_memory.left
     for state in states:
-        state.collective.left = 2  # of the many steps until then
+        state.collective_memory.left = 2  # of the many steps until then
     assert left > 2
     for link, chosen in ((FAST, DENSE), (SLOW, SPARSE)):
         # Among three, dense takes 4 rounds, and the others 6 with their guard.
         diaries = train(PIPELINE, 3, 20, link=link, states=states)
         assert {diary.numbers[-1] for diary in diaries} == {chosen}
         for state in states:
-            state.collective.left = 2
+            state.collective_memory.left = 2
 
 
 class Skewed:
@@ -112,11 +112,11 @@ class Skewed:
 def test_ranks_with_different_clocks_agree():
     plain = train(PIPELINE, 3, 5, link=SLOW)
     skewed = train(PIPELINE, 3, 5, link=SLOW, clock=Skewed)
-    times = [d.state.collective.times for d in skewed]
+    times = [d.state.collective_memory.times for d in skewed]
     assert times[0] == times[1] == times[2]
     assert [d.numbers for d in skewed] == [d.numbers for d in plain]
     # The slowest clock counts: that of rank 2 is three times as fast.
-    expected = plain[0].state.collective.times[2][1]
+    expected = plain[0].state.collective_memory.times[2][1]
     assert times[0][2][1] == pytest.approx(3 * expected, rel=0.01)
 
 
@@ -141,10 +141,10 @@ def test_what_is_taken_back_was_not_tried():
         numbers = []
         for _ in range(3):
             grad = [integers(group.rank, 0, SIZE)]
-            numbers.append(QUICK.number(state.collective))
-            saved = state.collective.to_dict()
+            numbers.append(QUICK.number(state.collective_memory))
+            saved = state.collective_memory.to_dict()
             PIPELINE.take_back_(PIPELINE.reduce_(grad, group, state), state)
-            assert state.collective.to_dict() == saved
+            assert state.collective_memory.to_dict() == saved
             assert state.has_residual
             PIPELINE.reduce_([integers(group.rank, 0, SIZE)], group, state)
         return numbers
@@ -171,7 +171,7 @@ def test_a_ramp_runs_the_last_candidate_and_then_trying_begins():
     def body(group):
         state, numbers = pipeline.init(Layout.flat(SIZE)), []
         for step in range(11):
-            memory = state.collective
+            memory = state.collective_memory
             numbers.append(DENSE if step < 1 else warmup.at(step).number(memory))
             assert not (step == 0 and pipeline.timed(state))
             pipeline.reduce_([integers(group.rank, step, SIZE)], group, state)

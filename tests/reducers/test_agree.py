@@ -96,7 +96,7 @@ def test_a_density_that_one_rank_sets_is_found_before_auto_tries_again(per_name)
         auto = Auto(0.1)
         state = Pipeline(auto, Split()).init(Layout(("a", "b"), ((30,), (10,))))
         saved = {"ways": auto.signature, "choice": 2, "left": 9}
-        state.collective.load_dict(saved)
+        state.collective_memory.load_dict(saved)
         mine = auto if group.rank else auto.with_density(0.2)
         grad = torch.ones(40)
         with pytest.raises(AgreementError, match=r"density: from 0\.1 to 0\.2"):

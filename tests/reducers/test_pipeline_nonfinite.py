@@ -136,11 +136,11 @@ def test_a_delivery_taken_back_is_as_if_it_had_not_been_looked_for():
         state = pipeline.init(Layout.flat(200))
         for step in range(4):
             pipeline.reduce_([integers(group.rank, step, 200)], group, state)
-        before, step = state.collective.to_dict(), state.step
+        before, step = state.collective_memory.to_dict(), state.step
         mean = pipeline.reduce_([integers(group.rank, 4, 200)], group, state)
-        moved = state.collective.to_dict()
+        moved = state.collective_memory.to_dict()
         pipeline.take_back_(mean, state)
-        after = state.collective.to_dict()
+        after = state.collective_memory.to_dict()
         return before != moved, after == before, state.step == step
 
     assert simulate(2, body) == [(True, True, True)] * 2

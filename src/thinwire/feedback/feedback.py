@@ -1,4 +1,4 @@
-"""The contract of feedback: what a rank remembers between steps."""
+"""Feedback: what a rank remembers between steps, and how a gradient is added to it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class FeedbackState:
 
 
 class Feedback(Protocol):
-    """Accumulates gradients before a reduction, and sees the mean after it."""
+    """Accumulates gradients before a reduction; updates its state with the mean."""
 
     def init(self, layout: Layout, device: torch.device) -> FeedbackState: ...
 
@@ -42,13 +42,13 @@ class Feedback(Protocol):
     ) -> None:
         """Add a gradient to `state.x`, and leave zeros in `grad`.
 
-        `grad` is the gradient in consecutive pieces. `scale` is its loss scale; what
-        is remembered from other steps is brought to that scale.
+        `grad` is the gradient in consecutive pieces. `scale` is its loss scale; the
+        saved vectors are rescaled to it.
         """
         ...
 
     def settle(self, total: SparseVector | Tensor, state: FeedbackState) -> None:
-        """Update the state after the mean was delivered to all ranks."""
+        """Update the state with a mean that every rank will apply."""
         ...
 
 

@@ -1,10 +1,10 @@
-"""Momentum correction: momentum before selection, so that nothing waits without it.
+"""Momentum correction: momentum is applied before selection.
 
     u = momentum * u + g,  x = x + u;  then u = 0 wherever the total is not
 
-An optimizer's momentum sees an entry only when it is delivered, and misses the steps in
-which it waited; here every step counts. Entries that were delivered start again from
-rest: their velocity is stale, and would carry on in a direction already taken.
+An optimizer's momentum sees an entry only in the step that delivers it, not in those in
+which it was in the residual; here every step counts. The velocity of delivered entries
+is set to zero, because it is stale and would repeat what was delivered.
 
 Costs two float32 per parameter, and two more dense passes than `Residual`.
 Lin et al., Deep Gradient Compression, ICLR 2018, sections 3.2 and 3.3; the mask is the
@@ -30,11 +30,11 @@ PIECE = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Momentum:
-    """`x` is the residual of a velocity, which is remembered beside it.
+    """`x` is the residual of a velocity, which is saved too.
 
-    Set the optimizer's own momentum to 0: what it is given has momentum already. What
-    it adds to a gradient by itself (weight decay) gets none, nor do the gradients of
-    sparse embeddings, which are reduced as they are.
+    Set the optimizer's own momentum to 0: its input has momentum already. What it adds
+    to a gradient itself (weight decay) gets no momentum, and neither do the gradients
+    of sparse embeddings.
     """
 
     momentum: float = 0.9
@@ -63,7 +63,7 @@ class Momentum:
 
     def settle(self, total: SparseVector | Tensor, state: FeedbackState) -> None:
         if isinstance(total, SparseVector):
-            # An entry of zero fills a list up: nothing was delivered there.
+            # Entries of zero pad a list: nothing was delivered there.
             delivered = total.indices[total.values != 0]
             rest = torch.zeros(len(delivered), device=delivered.device)
             kernels.scatter_(state.saved["momentum"].whole(), delivered, rest)

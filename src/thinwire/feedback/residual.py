@@ -1,7 +1,7 @@
-"""Error feedback: whatever was not delivered is added to the next gradient.
+"""Error feedback: what was not delivered is added to the next gradient.
 
-Costs one float32 per parameter and no time of its own: the addition is the dense pass
-that also marks candidates. Karimireddy et al., ICML 2019; Stich et al., NeurIPS 2018.
+Costs one float32 per parameter and no extra time: the pass that adds the gradient also
+marks candidates. Karimireddy et al., ICML 2019; Stich et al., NeurIPS 2018.
 """
 
 from collections.abc import Sequence

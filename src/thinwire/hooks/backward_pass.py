@@ -22,7 +22,7 @@ from thinwire.sparse import SparseVector
 
 @dataclass(slots=True)
 class PendingBucket:
-    """A bucket: the names of its parameters, their gradients, and DDP's future."""
+    """A bucket for the comm thread: parameter names, gradients, and DDP's future."""
 
     names: Names
     buffer: Tensor
@@ -40,9 +40,9 @@ class PendingBucket:
 class BackwardPass:
     """The buckets of one pass, and the means of the units reduced so far.
 
-    `plan` is that of the last pass, used if the same buckets arrive. Otherwise `choose`
-    makes one when all buckets are there. `number` counts passes. In a `plain` pass
-    every unit is reduced as DDP would.
+    `plan` is that of the last pass; it is used if the same buckets arrive. Otherwise
+    `choose` makes one when all buckets have arrived. `number` counts passes. A `plain`
+    pass reduces every unit as DDP would.
     """
 
     reducer: Pipeline
@@ -132,7 +132,7 @@ class BackwardPass:
             self._take_back()
 
     def _take_back(self) -> None:
-        """Undo what this pass has delivered, since no rank will apply it."""
+        """Add the means of this pass back to the residuals: no rank will apply them."""
         for unit, mean in self.means.items():
             self.reducer.take_back_(mean, self.units.states[unit])
         self.means.clear()

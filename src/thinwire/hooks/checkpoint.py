@@ -1,8 +1,8 @@
 """State dicts of a hook: tensors by parameter name, and scalars, for each rank.
 
 Everything is under a key that names rank and size, so that no two ranks write the same
-key if a checkpointing library merges their dicts. Units are saved as one string, so
-that a library that fills a template by its keys needs no template of their shape.
+key if a checkpointing library merges their dicts. Units are saved as one string: a
+library that loads into the existing keys then needs no keys for each unit.
 """
 
 import json
@@ -167,7 +167,7 @@ def fill(
         state.memory.scale = float(entries["scale"])
     if known and same_size:
         for state, counters in zip(units.states, _counters_of(entries), strict=False):
-            state.collective.load_dict(counters)
+            state.collective_memory.load_dict(counters)
     for kind, vectors in units.vectors().items():
         for name, view in vectors.items():
             if name in held.get(kind, {}):
@@ -180,7 +180,7 @@ def dump(units: Units) -> dict[str, Any]:
     first = states[0] if states else None
     return {
         "units": json.dumps([layout.names for layout in units.layouts]),
-        "counters": json.dumps([state.collective.to_dict() for state in states]),
+        "counters": json.dumps([state.collective_memory.to_dict() for state in states]),
         "sparse": units.sparse.dump(),
         "settled": units.settled,
         "step": 0 if first is None else first.step,
@@ -192,13 +192,13 @@ def dump(units: Units) -> dict[str, Any]:
 def comparable(
     units: Units, passes: int
 ) -> tuple[dict[str, object], dict[str, object]]:
-    """What must be equal on all ranks, and what on those that have the same names.
+    """What must be equal on all ranks, and what on the ranks that have the same names.
 
-    The memories of collectives decide which messages are sent: ranks that have loaded
-    different ones would wait for each other, or misread messages.
+    The memories of collectives decide which messages are sent: ranks with different
+    ones would wait for each other, or misread messages.
     """
     dumped = dump(units)
-    memories = [state.collective for state in units.existing_states]
+    memories = [state.collective_memory for state in units.existing_states]
     texts = {
         "units": dumped["units"],
         "counters": json.dumps([memory.common() for memory in memories]),

@@ -26,16 +26,17 @@ from thinwire.hooks.comm_thread import CommThread
 from thinwire.hooks.units import BucketPlan, Names, Units
 from thinwire.reducers import Pipeline
 
-# DDP rebuilds its buckets after a process's first step. With one unit in the first two
-# steps, every run gets the same units at the same step, resumed after one step or not.
+# DDP rebuilds its buckets after the first step of a process. With one unit in the first
+# two steps, all runs get the same units at the same step, also if resumed after one.
 SETTLE_AT = 2
 
 
 class Engine:
     """Runs passes in order; keeps their counters and failures.
 
-    `inconsistent` is the failure that left the residuals of the ranks inconsistent;
-    `error` is that of the last pass, if any.
+    `passes` counts passes since the start of the training, `passes_here` those of this
+    process. `inconsistent` is the failure that left the residuals of the ranks
+    inconsistent; `error` is that of the last pass, if any.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Engine:
         self._thread.submit(lambda: self._open(reducer, scale, plain=plain))
 
     def take(self, bucket: PendingBucket, *, raises: bool) -> None:
-        """Reduce a bucket in its turn and complete its future.
+        """Reduce a bucket after those before it, and complete its future.
 
         With `raises`, a failure is put into the future; otherwise only into `error`.
         """
@@ -143,7 +144,6 @@ class Engine:
             per_name=self._per_name,
             plain=plain,
         )
-        # From before the first message until after the last.
         self.inconsistent = InterruptedError("a backward pass did not finish")
 
     def _run(self, bucket: PendingBucket, *, raises: bool) -> None:
@@ -220,7 +220,7 @@ class Engine:
         return BucketPlan.draw(self.units.layouts, buckets, self._sizes)
 
     def _settle_if_due(self, buckets: Sequence[Names], *, passes_here: int) -> bool:
-        """Make units of the buckets in the step in which they are final."""
+        """Make units of the buckets in the first step in which these are final."""
         if self.units.settled or self.passes < SETTLE_AT or passes_here < SETTLE_AT:
             return False
         known = set(self.units.layout.names)

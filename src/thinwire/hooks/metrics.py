@@ -77,7 +77,7 @@ def _of_collectives(units: Units) -> dict[str, float]:
     return {
         f"unit_{number}_{name}": value
         for number, state in enumerate(units.existing_states)
-        for name, value in state.collective.metrics().items()
+        for name, value in state.collective_memory.metrics().items()
     }
 
 

@@ -1,4 +1,4 @@
-"""Passes: how the buckets of each backward pass are reduced, seen by DDP.
+"""Passes: hands the buckets of each backward pass to the engine or to plain DDP.
 
 All methods run on the autograd thread that calls the hook.
 """
@@ -41,7 +41,7 @@ class Passes:
         self._names = names
         self._check = check
         self._bucket_names: dict[tuple[int, ...], Names] = {}
-        self._reduce: Reduce = self._give_back
+        self._reduce: Reduce = self._leave_unreduced
         # Errors are raised when backward ends, or at once if it is not running.
         self._in_backward = True
         self._refusal: ThinwireError | None = None
@@ -52,14 +52,14 @@ class Passes:
         self._refusal = None
         try:
             self._engine.check_consistent()
-            self._reduce = self._way(reducer, scale())
+            self._reduce = self._choose(reducer, scale())
         except ThinwireError as refusal:
             if not self._in_backward:
                 raise
-            self._refusal, self._reduce = refusal, self._give_back
+            self._refusal, self._reduce = refusal, self._leave_unreduced
 
     def take(self, bucket: GradBucket) -> Future[Tensor]:
-        """The future of a bucket's mean."""
+        """Start to reduce a bucket; return the future of its mean."""
         if bucket.is_last() and self._in_backward:
             # With the last bucket, as DDP does: the first may come in a nested pass.
             _at_end_of_backward(self._raise_error)
@@ -75,8 +75,8 @@ class Passes:
         self._reduce(pending)
         return pending.future
 
-    def _way(self, reducer: Pipeline, scale: float) -> Reduce:
-        """Plain DDP if that is all the pass needs, else the engine."""
+    def _choose(self, reducer: Pipeline, scale: float) -> Reduce:
+        """Plain DDP's all-reduce if the pass needs no more, else the engine."""
         plain = self._plain.fits(reducer)
         if plain and not self._plain.timed(reducer):
             self._engine.error = None
@@ -88,7 +88,7 @@ class Passes:
         self._engine.begin(reducer, scale, plain=plain)
         return lambda bucket: self._engine.take(bucket, raises=not self._in_backward)
 
-    def _give_back(self, bucket: PendingBucket) -> None:
+    def _leave_unreduced(self, bucket: PendingBucket) -> None:
         bucket.future.set_result(bucket.buffer)
 
     def _raise_error(self) -> None:

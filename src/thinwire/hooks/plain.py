@@ -24,7 +24,7 @@ class PlainAllReduce:
         self.traffic = Traffic()
 
     def fits(self, reducer: Pipeline) -> bool:
-        """Whether DDP's own all-reduce does all that the next pass has to do."""
+        """Whether DDP's own all-reduce may replace the next pass."""
         units = self._engine.units
         if not units.has_states:
             return self.always_fits(reducer)
@@ -32,7 +32,7 @@ class PlainAllReduce:
         return plain and not self._rows
 
     def always_fits(self, reducer: Pipeline) -> bool:
-        """Whether that is so for all passes, as long as nothing is remembered."""
+        """Whether it may replace every pass, as long as no unit has a state."""
         return reducer.plain() and not self._rows
 
     def timed(self, reducer: Pipeline) -> bool:

@@ -1,10 +1,10 @@
 """Units of reduction: the parameters that are reduced together, and their state.
 
 DDP rebuilds its buckets after the first step of every process, also of a resumed one.
-Results must not depend on that, so units differ from buckets: one unit of all
-parameters in the first two steps, then DDP's final buckets (or one unit of all), which
-stay, also across checkpoints. A `BucketPlan` lists the pieces of buckets that make up a
-unit, and the bucket with which its last piece arrives.
+Results must not depend on that, so units are not buckets. In the first two steps all
+parameters are one unit. After that DDP's final buckets are the units (or still one unit
+of all); checkpoints keep them. A `BucketPlan` lists the pieces of buckets in each unit,
+and the bucket with which its last piece arrives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class BucketPlan:
         buckets: Sequence[Names],
         sizes: Mapping[str, int],
     ) -> "BucketPlan":
-        """Find the pieces of every unit; neighbours in a bucket become one span.
+        """Find the pieces of every unit; adjacent pieces of a bucket become one span.
 
         `sizes` has the number of elements of every name that may be in a bucket.
         """

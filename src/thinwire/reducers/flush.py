@@ -36,7 +36,7 @@ def flush_(
         for vector in state.memory.saved.values():
             if vector is not state.memory.x:
                 vector.zero_()
-    state.collective.load_dict({})
+    state.collective_memory.load_dict({})
 
 
 def _add_mean(parameter: nn.Parameter, mean: Tensor, *, finite: bool) -> None:

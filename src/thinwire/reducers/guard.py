@@ -1,7 +1,7 @@
-"""The guard: before anything is accumulated, ranks agree whether the step is finite.
+"""The guard: ranks agree that a gradient is finite before they accumulate it.
 
 One small all-reduce with MAX carries the largest |g| of every rank (NaN counts as
-infinity) and the settings that must be equal on all ranks. It costs a reading pass over
+infinity) and the settings that must be equal on all ranks. It costs one pass that reads
 the gradient and ceil(log2 P) rounds of a few bytes.
 """
 
@@ -24,7 +24,7 @@ LIMIT = torch.finfo(torch.float32).max / 2**20
 
 @dataclass(frozen=True, slots=True)
 class GuardResult:
-    """Whether the gradient is finite on all ranks, and which segments are used.
+    """Whether the gradient is finite on all ranks, and which segments are nonzero.
 
     `used[i]` is False if segment i is zero on every rank.
     """
@@ -48,7 +48,7 @@ def agree(
 
 
 def compare(peaks: Tensor, group: Group, settings: Mapping[str, float]) -> GuardResult:
-    """The same for the largest |g| of each segment, where it is known."""
+    """`agree` for a caller that has the largest |g| of each segment."""
     own = list(settings.values())
     segments, count = peaks.numel(), len(own)
     sent = [*peaks.tolist(), *own, *(-value for value in own)]
@@ -56,7 +56,7 @@ def compare(peaks: Tensor, group: Group, settings: Mapping[str, float]) -> Guard
     group.all_reduce_((buffer, Op.MAX))
     found = buffer.tolist()
     largest, highest = found[:segments], found[segments : segments + count]
-    # Subtracted, not negated: a message should not say -0.0.
+    # Subtracted, not negated: an error message would show -0.0.
     _check_equal(settings, highest, [0.0 - low for low in found[segments + count :]])
     finite = all(peak * group.size < LIMIT for peak in largest)
     return GuardResult(finite, [peak > 0 for peak in largest])

@@ -29,15 +29,15 @@ OnNonfinite = Literal["propagate", "zero", "unchecked"]
 
 @dataclass(slots=True)
 class UnitState:
-    """The state of one unit of reduction.
+    """The state of one unit between its reductions.
 
-    `undo` is what the collective remembered before the last reduction. `has_residual`
-    is False if `x` is known to be zero on every rank.
+    `memory` is that of the feedback. `undo` is what the collective remembered before
+    the last reduction. `has_residual` is False if `x` is zero on every rank.
     """
 
     layout: Layout
     memory: FeedbackState
-    collective: CollectiveMemory
+    collective_memory: CollectiveMemory
     step: int = 0
     buffer: Tensor | None = None
     undo: Mapping[str, int] = field(default_factory=dict)
@@ -45,10 +45,10 @@ class UnitState:
     deferred_errors: kernels.DeferredErrors | None = None
 
     def raise_deferred_errors(self, *, wait: bool = False) -> None:
-        """Raise a `WireError` if a packet turned out to be wrong, as far as is known.
+        """Raise a `WireError` if a packet has been found to be wrong.
 
-        Packets in the memory of a device are checked after they are used: the state is
-        then inconsistent. With `wait`, all packets that were used have been checked.
+        Packets in device memory are checked after they are used, so a wrong one leaves
+        the state inconsistent. `wait` waits until all used packets are checked.
         """
         errors = self.deferred_errors
         ranks = [] if errors is None else errors.found(wait=wait)
@@ -62,7 +62,7 @@ class UnitState:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Guard, accumulate, reduce, write the mean; the caller then settles it.
+    """Guard, accumulate, reduce, write the mean; the caller then calls `settle`.
 
     `on_nonfinite` says what every rank gets if any rank's gradient has an infinity or a
     NaN: NaN (`"propagate"`, so that a GradScaler skips the step on all ranks), zeros
@@ -105,12 +105,12 @@ class Pipeline:
     ) -> Total | None:
         """Replace a gradient by its mean over all ranks, in place.
 
-        `grad` consists of flat pieces in the order of the layout; `scale` is the loss
-        scale it carries. Returns the mean, which is then passed to `settle` if it is
-        applied and to `take_back_` if not. Returns None if the step is not finite:
-        nothing has then been accumulated (or, if only the mean overflows half
-        precision, nothing delivered). With `per_name`, names of the layout whose
-        gradient is zero on every rank take no part and keep their residual.
+        `grad` consists of flat pieces in the order of the layout; `scale` is its loss
+        scale. Returns the mean: the caller passes it to `settle` if the optimizer will
+        apply it, and to `take_back_` if not. Returns None if the step is not finite.
+        Then nothing was accumulated; or, if only the mean overflows half precision, the
+        mean was added back to the residual. With `per_name`, names whose gradient is
+        zero on every rank keep their residual.
         """
         _check_pieces(grad, state.layout)
         state.raise_deferred_errors()
@@ -130,7 +130,7 @@ class Pipeline:
             state.deferred_errors = kernels.DeferredErrors(group.size, x.device)
         errors = state.deferred_errors
         channel = Channel(group, self.codec, state.step, self.seed, errors)
-        state.undo = state.collective.to_dict()
+        state.undo = state.collective_memory.to_dict()
         with _hidden(state.memory, unused, scale):
             self.feedback.accumulate(grad, state.memory, scale=scale)
             total = choice.collective.all_reduce_(
@@ -151,7 +151,7 @@ class Pipeline:
         """Whether DDP's own all-reduce may replace the next reduction of a unit.
 
         That is so if the collective is `Dense`, no residual is left, and the feedback
-        adds nothing. Without a state, it is about a unit before its first step.
+        adds nothing. Without a state, the unit is taken to be before its first step.
         """
         if self.on_nonfinite == "zero" or not isinstance(
             self.feedback, Residual | Forget
@@ -163,7 +163,7 @@ class Pipeline:
         return self._choose(state).plain and not residual
 
     def timed(self, state: UnitState) -> bool:
-        """Whether the next reduction is timed, so that it must go unit by unit."""
+        """Whether the next reduction is timed: units are then reduced one by one."""
         return self._choose(state).timed
 
     def reduce_plainly_(
@@ -194,7 +194,7 @@ class Pipeline:
 
     def take_back_(self, mean: Total, state: UnitState) -> None:
         """Undo a reduction that no rank will apply: the mean returns to `x`."""
-        state.collective.load_dict(state.undo)
+        state.collective_memory.load_dict(state.undo)
         x = state.memory.x.whole()
         if isinstance(mean, SparseVector):
             kernels.add_at_(x, mean.indices, mean.values)
@@ -217,15 +217,15 @@ class Pipeline:
 
     def _choose(self, state: UnitState) -> Choice:
         size = state.layout.size
-        return choose(self.collective, state.collective, size, state.step)
+        return choose(self.collective, state.collective_memory, size, state.step)
 
     def _start(
         self, choice: Choice, group: Group, *, scale: float = 1.0, segments: int = 1
     ) -> float:
         """The time at which the reduction starts; if timed, on all ranks together."""
         if choice.timed:
-            # The same message as the guard's: a rank with another density, which does
-            # not time this step, is in its guard already, and both find the difference.
+            # The same message as the guard's: if a rank has another density and does
+            # not time this step, its guard receives it and both find the difference.
             guard.compare(torch.zeros(segments), group, self._settings(scale))
         return group.now()
 
@@ -307,9 +307,9 @@ def _buffer(grad: Sequence[Tensor], state: UnitState) -> Tensor:
 def _hidden(
     memory: FeedbackState, ranges: Sequence[tuple[int, int]], scale: float
 ) -> Iterator[None]:
-    """Take ranges out of the remembered vectors during a step with loss scale `scale`.
+    """Set ranges of the saved vectors to zero during a step with loss scale `scale`.
 
-    The step adds zeros to zeros there, so it neither selects nor changes anything.
+    The gradient is zero there too, so the step selects and changes nothing in them.
     """
     keep = scale / memory.scale
     hidden = [(v, slice(*each)) for v in memory.saved.values() for each in ranges]
