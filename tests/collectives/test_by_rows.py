@@ -7,7 +7,7 @@ from tests.collectives.reductions import reduce
 from tests.collectives.row_sums import RANKS, dense_sum, some_rows, sums
 from thinwire.accumulator import Accumulator
 from thinwire.collectives import S2, GatherRows, MinBytes, UnionReduce
-from thinwire.collectives.by_rows import Matrix
+from thinwire.collectives.by_rows import ResidualRows
 from thinwire.errors import ConfigError
 from thinwire.layout import Layout
 from thinwire.rows import Rows
@@ -60,7 +60,7 @@ def test_rows_of_zeros_are_never_offered(density):
 
 def test_a_short_last_row():
     x = Accumulator.of(torch.arange(1.0, 9.0))
-    matrix = Matrix(x, torch.tensor([0, 2]), 3)
+    matrix = ResidualRows(x, torch.tensor([0, 2]), 3)
     assert matrix.count == 3
     values = matrix.at(matrix.ids)
     assert values.tolist() == [[1, 2, 3], [7, 8, 0]]

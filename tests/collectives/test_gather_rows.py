@@ -1,4 +1,4 @@
-"""GatherRows: everyone's rows; bytes from peers are not believed."""
+"""GatherRows: the rows of all ranks; invalid bytes are refused."""
 
 import struct
 

@@ -166,7 +166,7 @@ def lost_by_final_index(xs, total):
 
 @pytest.mark.parametrize("ranks", [4, 8, 16])
 def test_how_much_the_published_rule_loses(ranks):
-    # The share of the magnitude at stake that is in nobody's hands after one step.
+    # The share of the magnitude that is lost after one step.
     generator = torch.Generator().manual_seed(ranks)
     common = torch.randn(2000, generator=generator) ** 3
     own = torch.randn(ranks, 2000, generator=generator) ** 3

@@ -1,4 +1,4 @@
-"""Everyone's top k to everyone: k (P-1) entries per rank, P-1 rounds.
+"""The top k of all ranks to all ranks: k (P-1) entries per rank, P-1 rounds.
 
 The plain sparse baseline. Its traffic grows with P, and the total lists up to k P
 entries, so every kept value is delivered in the step it was selected in.

@@ -1,10 +1,10 @@
 """Everything, rounded to bfloat16: n (P-1)/P words per rank, 2(P-1) rounds, no loss.
 
-Rank r owns chunk r. Everyone sends every owner its chunk in bfloat16 and keeps the
-rounding; the owner adds up in float32, in order of rank, rounds the sum once, keeps
-that rounding too, and everyone gathers the rounded sums. These are the bytes of a
-bfloat16 library all-reduce, which rounds at every hop instead and loses about 0.25 %
-of the sum into nobody's residual.
+Rank r owns chunk r. Every rank sends each chunk to its owner in bfloat16 and keeps the
+rounding error. The owner adds up in float32, in order of rank, rounds the sum once and
+keeps that rounding error too. All ranks gather the rounded sums. A bfloat16 all-reduce
+of the library sends the same bytes, but rounds at every hop and loses about 0.25 % of
+the sum.
 """
 
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ class BF16(Collective):
 
 
 def _round_off_(chunk: Tensor) -> Tensor:
-    """The chunk in bfloat16, as bytes; what rounding took off stays behind, exactly."""
+    """Return the chunk in bfloat16, as bytes; leave the exact rounding error in it."""
     rounded = chunk.to(torch.bfloat16)
     chunk -= rounded
     return rounded.view(torch.uint8)

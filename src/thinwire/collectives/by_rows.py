@@ -2,7 +2,7 @@
 
 A row is `width` consecutive elements: one element, a block of them, or a row of the
 model's matrices. Every rank offers its largest rows; the collective adds up the rows
-that any rank offers. Of a naturally sparse gradient, ranks offer all rows it lists.
+that any rank offers. Ranks offer all rows of a naturally sparse gradient.
 """
 
 from abc import abstractmethod
@@ -44,8 +44,8 @@ class RowCollective(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
-    """The rows of an accumulated gradient `x`; this rank offers `ids`, ascending.
+class ResidualRows:
+    """The rows of an accumulator `x`; this rank offers `ids`, ascending.
 
     The last row may be short.
     """
@@ -94,7 +94,7 @@ class Matrix:
         return places[: len(places) - max(beyond, 0)]
 
 
-class Listed(Rows):
+class GradientRows(Rows):
     """The rows of a naturally sparse gradient; the rank keeps nothing."""
 
     __slots__ = ()
@@ -107,8 +107,8 @@ class Listed(Rows):
         return None
 
 
-Held = Matrix | Listed
-"""The rows of one rank."""
+RankRows = ResidualRows | GradientRows
+"""The rows of one rank, and which of them it offers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class ByRows(Collective):
         check_whole("width", self.width, remedy)
 
     @abstractmethod
-    def sum_held(self, held: Held, channel: Channel, memory: RowMemory) -> Rows:
+    def sum_offered(self, held: RankRows, channel: Channel, memory: RowMemory) -> Rows:
         """The sum over at least two ranks of the rows that any of them offers."""
 
     def init(self, layout: Layout) -> RowMemory:
@@ -149,24 +149,26 @@ class ByRows(Collective):
         x.set_blocks((Block.whole(x.size),))
         count = -(-x.size // memory.width)
         least = self.least(count, channel.size, memory)
-        held = Matrix(x, self._offered(x, memory.width, least), memory.width)
+        held = ResidualRows(x, self._offered(x, memory.width, least), memory.width)
         return held.vector(self._sum(held, channel, memory))
 
     def sum_rows(self, mine: Rows, channel: Channel, memory: RowMemory) -> Rows:
         """The sum of the rows of all ranks, whatever the density."""
-        return self._sum(Listed(mine.ids, mine.values, mine.count), channel, memory)
+        return self._sum(
+            GradientRows(mine.ids, mine.values, mine.count), channel, memory
+        )
 
     def least(self, count: int, ranks: int, memory: RowMemory) -> float:
-        """The smallest magnitude that is worth offering, in one of `count` rows.
+        """The magnitude below which rows are not offered, of `count` rows.
 
-        A rank that has nothing as large offers smaller ones.
+        A rank whose rows are all smaller offers them nevertheless.
         """
         return 0.0
 
-    def _sum(self, held: Held, channel: Channel, memory: RowMemory) -> Rows:
+    def _sum(self, held: RankRows, channel: Channel, memory: RowMemory) -> Rows:
         if channel.size == 1 or held.count == 0:
-            return give_all(held)
-        return self.sum_held(held, channel, memory)
+            return take_offered(held)
+        return self.sum_offered(held, channel, memory)
 
     def _width_in(self, layout: Layout) -> int:
         if self.granularity == "row":
@@ -177,8 +179,8 @@ class ByRows(Collective):
     def _card_width(self) -> int:
         if self.granularity == "row":
             raise ConfigError(
-                "how long a row is depends on the model's layout: the cost by rows can "
-                "be counted, not stated in advance"
+                "the length of a row depends on the model's layout: the cost by rows "
+                "can be counted, not stated in advance"
             )
         return 1 if self.granularity == "element" else self.width
 
@@ -199,8 +201,8 @@ class ByRows(Collective):
         return indices if len(worth) == k else indices[worth]
 
 
-def give_all(held: Held) -> Rows:
-    """Everything that this rank offers; it is set to zero there."""
+def take_offered(held: RankRows) -> Rows:
+    """Return the rows that this rank offers, and set them to zero."""
     values = held.at(held.ids)
     held.clear(held.ids)
     return Rows(held.ids, values, held.count)

@@ -1,4 +1,4 @@
-"""Everything, by one library all-reduce: 2 n (P-1)/P words per rank, 2(P-1) rounds."""
+"""One library all-reduce of all: 2 n (P-1)/P words per rank, 2(P-1) rounds."""
 
 from dataclasses import dataclass
 

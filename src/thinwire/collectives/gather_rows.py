@@ -1,7 +1,6 @@
-"""Everyone's rows to everyone: (P-1) lists of ids and values per rank.
+"""The rows of all ranks to all ranks: (P-1) lists of ids and values per rank.
 
-A naturally sparse gradient without any agreement beforehand: the fewest bytes where few
-ranks have few rows. Lengths travel ahead.
+The fewest bytes if few ranks have few rows. Lengths are sent first.
 """
 
 import struct
@@ -42,7 +41,7 @@ def add_up(parts: list[Rows]) -> Rows:
     ids = torch.unique(torch.cat([part.ids for part in parts]))
     values = torch.zeros(len(ids), parts[0].width, device=ids.device)
     for part in parts:
-        # A list has no row twice, so that no two additions meet, on any device.
+        # A list has no row twice, so the result is the same on any device.
         values.index_add_(0, torch.searchsorted(ids, part.ids), part.values)
     return Rows(ids, values, parts[0].count)
 

@@ -1,9 +1,9 @@
-"""The way to reduce rows, of four, that takes the fewest bytes by the last step.
+"""MinBytes: in each step, the way to reduce rows that sends the fewest bytes.
 
-The switch rule of S2's implementers. Few rows are gathered; more are added up at their
-union, after a bitmap (`UnionReduce`) or together with it (`S2`); above some density
-everything is added up. Ranks agree during each step on what the next one is planned
-with, so that all ranks choose the same way.
+The switch rule of S2's implementers. The four ways: gather all rows; sum the union of
+rows after a bitmap of it (`UnionReduce`) or together with the bitmap (`S2`); sum all
+elements (`Dense`). The counts of the last step decide. Ranks agree on these counts in
+every step, so that all ranks choose the same way.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives import gather_rows
 from thinwire.collectives import union_reduce as union
-from thinwire.collectives.by_rows import ByRows, Held, give_all
+from thinwire.collectives.by_rows import ByRows, RankRows, take_offered
 from thinwire.collectives.collective import Grade, MakeBuffer, Total
 from thinwire.collectives.dense import Dense
 from thinwire.collectives.memory import CollectiveMemory, checked
@@ -33,9 +33,10 @@ Way = Literal["gather", "union", "s2", "dense"]
 
 @dataclass(frozen=True, slots=True)
 class MinBytes(ByRows):
-    """The fewest bytes, or the least time on a `link`; first a `UnionReduce`.
+    """The way with the fewest bytes or, on a `link`, the least time.
 
-    Without a link S2 is never chosen: it saves rounds, not bytes.
+    The first step is a `UnionReduce`. Without a link S2 is never chosen: it saves
+    rounds, not bytes.
     """
 
     link: Link | None = None
@@ -58,13 +59,13 @@ class MinBytes(ByRows):
         memory.union, memory.peak = expected - -(-expected // 16), None
         return Dense().all_reduce_(x, channel, memory, out)
 
-    def sum_held(self, held: Held, channel: Channel, memory: RowMemory) -> Rows:
+    def sum_offered(self, held: RankRows, channel: Channel, memory: RowMemory) -> Rows:
         size = held.count * held.width
         way = self.way(size, held.width, channel.size, memory)
         if way == "gather":
             return _gathered(held, channel, memory)
         if way == "s2":
-            return S2().sum_held(held, channel, memory)
+            return S2().sum_offered(held, channel, memory)
         return _united(held, channel, memory)
 
     def least(self, count: int, ranks: int, memory: RowMemory) -> float:
@@ -109,15 +110,15 @@ class MinBytes(ByRows):
         return self.link.seconds(cost), cost.rounds
 
 
-def _gathered(held: Held, channel: Channel, memory: RowMemory) -> Rows:
-    parts = gather_rows.gather(give_all(held), channel)
+def _gathered(held: RankRows, channel: Channel, memory: RowMemory) -> Rows:
+    parts = gather_rows.gather(take_offered(held), channel)
     most = torch.stack([StepSummary.of(part.values) for part in parts]).amax(0)
     total = gather_rows.add_up(parts)
     memory.record(StepSummary.read(most), total.nnz)
     return total
 
 
-def _united(held: Held, channel: Channel, memory: RowMemory) -> Rows:
+def _united(held: RankRows, channel: Channel, memory: RowMemory) -> Rows:
     mine = StepSummary.of(held.at(held.ids))
     ids = union.union_of(held, channel, (mine, Op.MAX))
     memory.record(StepSummary.read(mine), len(ids))

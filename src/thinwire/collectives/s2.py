@@ -1,4 +1,4 @@
-"""S2 Reducer: a sketch of the offered rows and a bitmap of them, both in one flight.
+"""S2 Reducer: a sketch and a bitmap of the offered rows, sent at the same time.
 
 Ge et al., "S2 Reducer: High-Performance Sparse Communication to Accelerate Distributed
 Deep Learning" (ICASSP 2022). Every rank adds its rows into a small table of cells, each
@@ -9,9 +9,10 @@ OR by library all-reduces that run at the same time, which takes half the rounds
 The paper estimates a row by the median of its cells. By default they are peeled instead
 (Li et al., "Accelerating Distributed Deep Learning using Lossless Homomorphic
 Compression", arXiv 2402.07529): all ranks know which rows are in the table, so one that
-is alone in a cell is read there and subtracted from its other cells, which leaves other
-rows alone. Cells hold integers that wrap around, so the values are exact and the order
-does not matter. Rows that get stuck are added up once more, without a table.
+is alone in a cell is read there and subtracted from its other cells, in which other
+rows are then alone. Cells hold integers that wrap around, so the values are exact and
+the order does not matter. Rows that cannot be peeled are added up once more, without a
+table.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from thinwire import kernels
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives import union_reduce as union
-from thinwire.collectives.by_rows import ByRows, Held, give_all
+from thinwire.collectives.by_rows import ByRows, RankRows, take_offered
 from thinwire.collectives.collective import Grade, check_choice, check_whole
 from thinwire.collectives.fixed_point import FixedPoint
 from thinwire.collectives.step_summary import (
@@ -46,7 +47,7 @@ Decode = Literal["peel", "median", "mean"]
 # Cells per row of the union, by rows of the table: 6 % above the threshold below which
 # almost everything gets stuck, so that the union may grow as much in a step.
 CELLS_TO_PEEL = {3: 1.3, 4: 1.38, 5: 1.52, 6: 1.67, 7: 1.83}
-# The paper's estimate is useless below this (a squared error of a fifth at 4).
+# Below this the paper's estimate is useless (at 4, the squared error is a fifth).
 CELLS_TO_ESTIMATE = 4.0
 # Bits by which magnitudes may grow in a step before the table is given up.
 SPARE = 2
@@ -90,7 +91,7 @@ class S2(ByRows):
     def grade(self) -> Grade:
         return Grade.EXACT if self.decode == "peel" else Grade.NONE
 
-    def sum_held(self, held: Held, channel: Channel, memory: RowMemory) -> Rows:
+    def sum_offered(self, held: RankRows, channel: Channel, memory: RowMemory) -> Rows:
         if self.decode == "peel":
             return self._peeled(held, channel, memory)
         columns = self.columns_for(held.count, memory.union)
@@ -136,7 +137,7 @@ class S2(ByRows):
         table = ring_all_reduce(4 * self.rows * columns * width, ranks)
         return Cost(after.rounds, at_once(after, table).nbytes)
 
-    def _peeled(self, held: Held, channel: Channel, memory: RowMemory) -> Rows:
+    def _peeled(self, held: RankRows, channel: Channel, memory: RowMemory) -> Rows:
         offered = held.at(held.ids)
         mine = StepSummary.of(offered)
         plan = self._plan(held.count, mine, channel, memory)
@@ -206,22 +207,22 @@ class S2(ByRows):
 
 
 def _estimated(
-    held: Held, channel: Channel, columns: int, keys: Tensor, *, how: Estimate
+    held: RankRows, channel: Channel, columns: int, keys: Tensor, *, how: Estimate
 ) -> Rows:
     """Estimate the rows from the cells; what was offered is removed from `x`."""
-    mine = give_all(held)
+    mine = take_offered(held)
     cells = kernels.sketch_rows(mine.ids, mine.values, keys, columns)
     ids = union.union_of(held, channel, (cells, Op.SUM))
     return Rows(ids, kernels.estimate_rows(cells, ids, keys, how), held.count)
 
 
-def _serves(point: FixedPoint, peak: float, held: Held) -> bool:
+def _serves(point: FixedPoint, peak: float, held: RankRows) -> bool:
     """Whether multiples are exact enough for rows up to `peak`."""
     most = point.bits - 1 if held.remembers else LOSS
     return point.holds(peak) and point.lost(peak) <= most
 
 
-def _sum_exactly(ids: Tensor, held: Held, channel: Channel, peak: float) -> Rows:
+def _sum_exactly(ids: Tensor, held: RankRows, channel: Channel, peak: float) -> Rows:
     """The sum of these rows, of magnitudes up to `peak`, as multiples."""
     point = FixedPoint.of(peak, channel.size)
     multiples = point.multiples(held.at(ids))

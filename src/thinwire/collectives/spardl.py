@@ -2,10 +2,10 @@
 
 Zhao et al., "SparDL: Distributed Deep Learning Training with Efficient Sparse
 Communication" (arXiv 2304.00737). P ranks form d teams of Q. Inside a team every block
-of the vector travels to its owner in ceil(log2 Q) messages, cut to its budget right
-before it leaves, on the sum of all that has arrived for it; owners of the same block in
-different teams agree on one list; a team then gathers the blocks of its owners.
-Whatever is cut off stays with the rank that cut it.
+of the vector reaches its owner in ceil(log2 Q) messages. A rank adds what it received
+of a block and cuts the sum to the block's budget right before it sends it. Owners of
+the same block in different teams agree on one list; a team then gathers the blocks of
+its owners. What a rank cuts off stays in its residual.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ from thinwire.sparse import SparseVector, keep_count, sum_of
 Gather = Literal["auto", "recursive", "bruck"]
 Partition = Literal["interleaved", "contiguous"]
 
-# Elements of a chunk that is dealt to a block. Shorter ones cost speed, longer ones
+# Elements of a chunk of an interleaved block. Shorter ones cost speed, longer ones
 # sample the layers less evenly: docs/experiments/notebook.md has both measured.
 CHUNK = 1024
 FEW = 16
@@ -54,7 +54,7 @@ class SparDL(Selecting):
 
     `gather` is how teams agree: by recursive doubling (a power of two of them), or by
     Bruck's all-gather of shorter lists (any number). "interleaved" blocks take chunks
-    of the vector in turn, so that equal budgets starve no layer; "contiguous" ones are
+    of the vector in turn, so that every layer is in every block; "contiguous" ones are
     the paper's. `teams="auto"` takes what is fastest on `link`, or, without one, 2 for
     an even number of ranks: a round less for the same bytes.
     """
@@ -135,9 +135,9 @@ class SparDL(Selecting):
         return _fastest_teams(self, size, ranks, codec)
 
     def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:
-        """The busiest rank's; of the lists of Bruck's gather, those of the first step.
+        """The cost of the busiest rank; with Bruck's gather, that of the first step.
 
-        Later ones have up to d times as many entries, if teams agree that much.
+        In later steps its lists have up to d times as many entries.
         """
         teams = self.teams_for(size, ranks, codec)
         return self.card(size, ranks, teams, codec)
@@ -151,7 +151,7 @@ class SparDL(Selecting):
         *,
         worst: bool = False,
     ) -> Cost:
-        """The cost with `teams` teams; `worst` assumes that all of them agree."""
+        """The cost with `teams` teams; `worst` assumes that all send equal lists."""
         if ranks == 1:
             return Cost()
         blocks = _blocks(size, ranks // teams, self.partition)
@@ -169,7 +169,7 @@ class SparDL(Selecting):
                 for b, h in zip(blocks, given, strict=True)
             ]
         count = len(blocks)
-        # The bytes before a block, twice around: any run of blocks is a difference.
+        # Prefix sums of two copies: any cyclic run of blocks is a difference.
         before = [0, *accumulate(2 * packets)]
         gathered = [len(step.sends) for step in schedules.bruck(0, range(count))]
         sent = [
@@ -201,8 +201,8 @@ def _names_teams(teams: object) -> bool:
 class _Between:
     """How the owners of a block, one in each team, agree on its `k` entries.
 
-    By recursive doubling or, with a `memory` that holds the controller of how many each
-    of them sends, by gathering their lists.
+    With a `memory`, they gather their lists, and the controller in it sets the length
+    of these; else they use recursive doubling.
     """
 
     team: Team
@@ -271,7 +271,7 @@ def _fastest_teams(spardl: SparDL, size: int, ranks: int, codec: Codec | None) -
     """What `teams="auto"` stands for on a link."""
     link = spardl.link or Link()
     if codec is None or codec.nbytes(1, 1) is None:
-        codec = Split()  # a stand-in where packets have no fixed length
+        codec = Split()  # instead of one whose packets have no fixed length
     only_powers = spardl.gather == "recursive"
     seconds = {
         teams: link.seconds(spardl.card(size, ranks, teams, codec, worst=True))

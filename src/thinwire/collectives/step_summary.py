@@ -1,4 +1,4 @@
-"""StepSummary and RowMemory: a step on rows, to plan the next step with."""
+"""StepSummary and RowMemory: counts of a step on rows, which plan the next step."""
 
 import struct
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _FLOAT, _WORD = struct.Struct("<f"), struct.Struct("<i")
 
 
 class StepSummary(NamedTuple):
-    """The largest magnitude, as bits, and the most rows that any rank offered.
+    """The largest magnitude in a step, as bits, and the most rows that a rank offered.
 
     Both are integers, so that they fit into one small tensor and into a checkpoint.
     Positive floats are in the same order as their bits.
@@ -60,7 +60,7 @@ def magnitude(bits: int) -> float:
 
 @dataclass(slots=True)
 class RowMemory(CollectiveMemory):
-    """What collectives on rows plan the next step with: the same on every rank.
+    """What collectives on rows plan the next step with; equal on all ranks.
 
     `width` is the number of elements of a row, which follows from the layout. `union`
     is the number of rows to expect, `offered` the most that any rank offered in the

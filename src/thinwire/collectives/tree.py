@@ -1,8 +1,8 @@
 """A sum along a binomial tree, any number of ranks: 2 ceil(log2 P) messages at rank 0.
 
-Buffers are added towards rank 0, its own first, then those of its children, the nearest
-first, and the sum goes back the same way as it is: all ranks hold the same bits, and
-the order of additions depends on the number of ranks alone.
+A rank adds its children's buffers to its own, the nearest child first, and sends the
+sum to its parent. Rank 0 sends the result back along the tree: all ranks hold the same
+bits. The order of additions depends on the number of ranks alone.
 """
 
 from itertools import chain
@@ -31,7 +31,7 @@ def tree_sum_(buffer: Tensor, channel: Channel) -> None:
 
 
 def tree_sum_cost(nbytes: int, ranks: int) -> Cost:
-    """What rank 0 pays; it receives as many bytes as it sends, and before.
+    """The cost of rank 0, which first receives as many bytes as it then sends.
 
     >>> tree_sum_cost(4000, 5)
     Cost(rounds=6, nbytes=12000)

@@ -1,8 +1,8 @@
-"""The rows that any rank offers, exactly: a bitmap, then 4 bytes an element of them.
+"""The exact sum of the rows that any rank offers: a bitmap, then 4 bytes an element.
 
-Bitmaps of the offered rows are combined with OR; then every rank knows the union, and
-one library all-reduce adds up the values of all ranks there: two all-reduces, one after
-the other. The exact baseline of S2, and OmniReduce without its aggregators.
+An all-reduce combines the bitmaps of offered rows with OR. A second one adds up the
+values of all ranks at this union. The exact baseline of S2, and OmniReduce without its
+aggregators.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import Tensor
 from thinwire import kernels
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
-from thinwire.collectives.by_rows import ByRows, Held
+from thinwire.collectives.by_rows import ByRows, RankRows
 from thinwire.collectives.collective import Grade
 from thinwire.collectives.step_summary import RowMemory
 from thinwire.cost import Cost, at_once, max_reduce, ring_all_reduce
@@ -27,14 +27,14 @@ Rider = tuple[Tensor, Op]
 
 @dataclass(frozen=True, slots=True)
 class UnionReduce(ByRows):
-    """Every rank sends all its values at the union, not only those it offered.
+    """Every rank sends its values of all rows in the union, not only those it offered.
 
-    That takes the same number of bytes, and nothing stays in `x` there.
+    The bytes are the same, and `x` keeps nothing in these rows.
     """
 
     grade = Grade.ROUNDING
 
-    def sum_held(self, held: Held, channel: Channel, memory: RowMemory) -> Rows:
+    def sum_offered(self, held: RankRows, channel: Channel, memory: RowMemory) -> Rows:
         ids = union_of(held, channel)
         return sum_at(ids, held, channel)
 
@@ -45,7 +45,7 @@ class UnionReduce(ByRows):
         return card(size, width, ranks, rows=rows)
 
 
-def union_of(held: Held, channel: Channel, *riders: Rider) -> Tensor:
+def union_of(held: RankRows, channel: Channel, *riders: Rider) -> Tensor:
     """The rows that any rank offers; the riders are combined in the same rounds."""
     bitmap = kernels.encode_bitmap(held.ids, held.count)
     channel.group.all_reduce_(*riders, (bitmap, Op.OR))
@@ -55,7 +55,7 @@ def union_of(held: Held, channel: Channel, *riders: Rider) -> Tensor:
         raise WireError(f"a bitmap of {held.count} rows with {error}") from error
 
 
-def sum_at(ids: Tensor, held: Held, channel: Channel) -> Rows:
+def sum_at(ids: Tensor, held: RankRows, channel: Channel) -> Rows:
     """The sum of these rows over all ranks, which all pass the same `ids`."""
     values = held.at(ids)
     held.clear(ids)
