@@ -112,7 +112,7 @@ class Case:
     step: Step
     gradients: Gradients
     floor: float
-    dense: int = 0  # steps whose candidates did not tell the answer
+    dense: int = 0  # steps in which the candidates did not include all selected
 
     @property
     def name(self) -> str:

@@ -192,7 +192,7 @@ def delivered(
 
 
 def star(x: Tensor, group: Counted, method: GsSGD, room: Tensor) -> SparseVector:
-    """Sketched-SGD: rank 0 adds up, asks for the candidates' values, and tells."""
+    """Sketched-SGD: rank 0 adds up, gathers candidates, sends the result."""
     size, k = x.numel(), keep_count(x.numel(), method.density)
     asked = min(size, method.candidates * k)
     hashes = method.hashes_for(size, Channel(group))

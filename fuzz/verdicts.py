@@ -1,4 +1,4 @@
-"""What a decoder may answer to any bytes at all: a refusal, or a list that is valid."""
+"""The allowed results of a decoder for any bytes: an error, or a valid list."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
@@ -70,7 +70,7 @@ def codec_of(tags: Tags, settings: int) -> Split:
 def verdict(received: Received) -> Bits | None:
     """The list that a packet decodes to, or None where it is refused.
 
-    Anything else is a mistake of the decoder, and raised.
+    Anything else is an error of the decoder, and raised.
     """
     codec, packet = received
     try:

@@ -1,4 +1,4 @@
-"""Channel: a list is sealed once, and everyone holds what its bytes decode to."""
+"""Channel: a list is sealed once, and all ranks use what its bytes decode to."""
 
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,4 +1,4 @@
-"""The vocabulary of the cards, worked out by hand."""
+"""Cost and Link: worked examples."""
 
 import pytest
 
@@ -61,7 +61,7 @@ def test_what_a_rank_waits_for_takes_time_and_is_not_sent():
 def test_a_burst_spares_its_bytes_and_never_more_than_there_are():
     link = Link(latency=0.5, bandwidth=100.0, burst=50)
     assert link.seconds(Cost(1, 40)) == 0.5
-    assert link.seconds(Cost(3, 250)) == 3.5  # once, where nobody computes between
+    assert link.seconds(Cost(3, 250)) == 3.5  # once, if nothing is computed between
     assert link.seconds(Cost(3, 250), idle=0.5) == 3.0  # and 25 more, twice
     assert link.seconds(Cost(3, 250), idle=60.0) == 2.5  # but never above the bucket
     assert link.seconds(Cost()) == 0.0

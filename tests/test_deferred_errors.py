@@ -1,4 +1,4 @@
-"""Packets that are judged on a device: what is wrong is noted, and raised later."""
+"""Packets that are checked on a device: errors are recorded, and raised later."""
 
 from types import SimpleNamespace
 
@@ -20,7 +20,7 @@ from thinwire.sparse import SparseVector
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-JUDGES = (
+CHECKING = (
     "flag_mismatch_",
     "decode_elias_fano",
     "decode_int8",
@@ -38,7 +38,7 @@ CODECS = {
 
 
 def swap(codec, damage):
-    """What rank 0 gets of a damaged packet, and whom it doubts."""
+    """What rank 0 gets of a damaged packet, and the sender it names."""
 
     def body(group):
         errors = DeferredErrors(2, torch.device("cpu"))
@@ -47,7 +47,7 @@ def swap(codec, damage):
         if group.rank == 1:
             sent = sealed.body.clone()
             damage(sent)
-            sealed = Sealed(sent, lambda told=sealed.vector: told)
+            sealed = Sealed(sent, lambda vector=sealed.vector: vector)
         spec = ListSpec(VECTOR.size, VECTOR.nnz)
         peer = 1 - group.rank
         (got,) = channel.exchange([sealed], dst=peer, src=peer, expect=[spec])
@@ -62,10 +62,10 @@ def set_bytes(body, where):
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_what_is_right_is_not_doubted(name, monkeypatch):
-    use_triton(monkeypatch, *JUDGES)
-    vector, doubted = swap(CODECS[name], lambda body: None)
-    assert doubted == []
+def test_a_valid_packet_sets_no_flag(name, monkeypatch):
+    use_triton(monkeypatch, *CHECKING)
+    vector, senders = swap(CODECS[name], lambda body: None)
+    assert senders == []
     assert torch.equal(vector.indices, VECTOR.indices)
 
 
@@ -81,13 +81,13 @@ def test_what_is_right_is_not_doubted(name, monkeypatch):
     ],
 )
 def test_what_is_wrong_is_noted_with_its_sender(name, where, monkeypatch):
-    use_triton(monkeypatch, *JUDGES)
-    _, doubted = swap(CODECS[name], lambda body: set_bytes(body, where))
-    assert doubted == [1]
+    use_triton(monkeypatch, *CHECKING)
+    _, senders = swap(CODECS[name], lambda body: set_bytes(body, where))
+    assert senders == [1]
 
 
 class Damaging:
-    """A group whose packets lose their first byte, once it is told so."""
+    """A group that can damage the first byte of its packets."""
 
     def __init__(self, group):
         self._group = group
@@ -104,7 +104,7 @@ class Damaging:
 
 
 def test_a_step_later_it_is_raised(monkeypatch):
-    use_triton(monkeypatch, *JUDGES)
+    use_triton(monkeypatch, *CHECKING)
     pipeline = Pipeline(AllGather(0.1), CODECS["default"], on_nonfinite="unchecked")
 
     def body(group):
@@ -117,7 +117,7 @@ def test_a_step_later_it_is_raised(monkeypatch):
         pipeline.reduce_([torch.randn(100)], group, state)
         if group.rank:
             return state.raise_deferred_errors(wait=True)
-        for _ in range(2):  # nobody goes on by asking again
+        for _ in range(2):  # also at the second call
             with pytest.raises(WireError, match="from rank 1: a packet that is not"):
                 pipeline.reduce_([torch.randn(100)], group, state)
         return None

@@ -269,7 +269,7 @@ def _join(
     if dist.is_initialized():
         gc.collect()
         dist.destroy_process_group()
-    # Names of their own: nobody finds the addresses of a group that is gone.
+    # New names: the store still has the addresses of groups that ended.
     names = dist.PrefixStore(f"generation {generation}", store)
     dist.init_process_group("gloo", store=names, rank=rank, world_size=size)
     return TorchGroup(timeout=group_timeout)

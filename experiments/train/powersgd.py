@@ -42,7 +42,7 @@ class PowerSGD:
 
 
 class LowRank:
-    """PowerSGD at work on rows of gradients that lie as `layout` says."""
+    """PowerSGD on rows of gradients with this layout."""
 
     def __init__(self, method: PowerSGD, layout: Layout, rows: Tensor) -> None:
         self._method = method
@@ -58,7 +58,7 @@ class LowRank:
 
     @torch.no_grad()
     def reduce_(self, rows: Tensor) -> None:
-        """Leave the mean that everyone is given in the first row."""
+        """Write the mean that all ranks get into the first row."""
         self._step += 1
         if self._step <= self._method.dense:
             rows[0].copy_(rows.mean(0))

@@ -30,7 +30,7 @@ _REPLICAS = {
 
 
 class Logs:
-    """A `Log` that tells several others."""
+    """A `Log` that forwards to several others."""
 
     def __init__(self, *logs: Log) -> None:
         self._logs = logs

@@ -53,7 +53,7 @@ _MARGIN = 1.2  # an epoch may take this much longer than the last
 
 
 class Log(Protocol):
-    """Who wants to know how a run goes; steps are counted over all epochs."""
+    """Is called with the progress of a run; steps are counted over all epochs."""
 
     def begin(self, spec: Spec, steps: int, done: int) -> None: ...
     def step(self, number: int) -> None: ...
@@ -61,7 +61,7 @@ class Log(Protocol):
 
 
 class Silent:
-    """Nobody does."""
+    """A log that records nothing."""
 
     def begin(self, spec: Spec, steps: int, done: int) -> None: ...
     def step(self, number: int) -> None: ...
@@ -279,7 +279,7 @@ def card_bytes(recipe: Recipe, spec: Spec, size: int) -> float | None:
 def append(path: Path, result: Mapping[str, Any]) -> None:
     """Add one line to a file of results; lines of several processes do not mix.
 
-    Whoever was killed while writing has left a line without its end: it is ended.
+    A process that was killed while writing left an incomplete line: end it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     line = json.dumps(result, sort_keys=True) + "\n"

@@ -1,15 +1,15 @@
-"""The vocabulary of the cost cards: rounds, bytes, and the link that carries them."""
+"""Cost: the rounds and bytes of a reduction; Link: the time they take."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one rank pays for one reduction: the busiest rank where ranks differ.
+    """The cost of one reduction, of the busiest rank.
 
     `nbytes` is what the rank sends, packet headers included, transport headers not.
-    `awaited` is what it receives in rounds in which it sends nothing: this takes time
-    like bytes sent. Costs that differ in it alone are equal.
+    `awaited` is what it receives in rounds in which it sends nothing: these bytes take
+    time too. Comparisons ignore it.
 
     >>> Cost(rounds=2, nbytes=100) + Cost(rounds=1, nbytes=8)
     Cost(rounds=3, nbytes=108)
@@ -47,7 +47,7 @@ class Link:
         return nbytes / self.bandwidth
 
     def seconds(self, cost: Cost, *, idle: float = 0.0) -> float:
-        """The wire's share of a reduction: as if its rounds followed one another.
+        """The seconds that a reduction takes on the wire, if its rounds do not overlap.
 
         The bucket is full before the first round, and fills up again in the `idle`
         seconds that ranks compute between the others, spread evenly.

@@ -1,4 +1,4 @@
-"""Layout: the named pieces that a flat vector is made of."""
+"""Layout: the names and shapes of the pieces of a flat vector."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Layout:
-    """Names and shapes, in the order in which they lie in the flat vector.
+    """Names and shapes, in their order in the flat vector.
 
-    `strides` says how each piece lies in its part of the vector, where that is not
-    row by row: gradients in DDP's buckets lie as their parameters do.
+    `strides` are those of each piece in its part of the vector, None if all pieces are
+    contiguous: gradients in DDP's buckets have the strides of their parameters.
 
     >>> layout = Layout(("w", "b"), ((2, 3), (3,)))
     >>> layout.size, layout.offsets

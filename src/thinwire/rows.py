@@ -1,4 +1,4 @@
-"""Rows: some rows of a matrix, what naturally sparse gradients consist of."""
+"""Rows: some rows of a matrix, such as a naturally sparse gradient."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ class Rows:
     """Some rows of a matrix of `count` rows, in float32.
 
     `ids` are strictly increasing, int32 where `count` < 2**31, else int64; `values` has
-    the shape (nnz, width). A row that is listed may be all zero. The constructor trusts
-    its caller: whoever reads ids from a network checks them.
+    the shape (nnz, width). A row that is listed may be all zero. The constructor does
+    not check: a decoder of received bytes checks ids.
 
     >>> rows = Rows.of({1: [1.0, 2.0], 3: [0.0, -1.0]}, count=5)
     >>> rows.nnz, rows.width
@@ -27,7 +27,7 @@ class Rows:
 
     @classmethod
     def of(cls, entries: dict[int, list[float]], count: int) -> "Rows":
-        """At least one row, written out by hand."""
+        """Rows from their values, by number; at least one."""
         ids = sorted(entries)
         return cls(
             torch.tensor(ids, dtype=torch.int32 if count < 2**31 else torch.int64),
@@ -56,5 +56,5 @@ class Rows:
         return found
 
     def to_dict(self) -> dict[int, list[float]]:
-        """The rows by number, for eyes and tests."""
+        """The rows by number."""
         return dict(zip(self.ids.tolist(), self.values.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""SparseVector: the one value type that travels."""
+"""SparseVector: a list of indices and values, as ranks exchange it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ class SparseVector:
     """A vector of `size` elements of which `nnz` are listed, in float32.
 
     `indices` are strictly increasing, int32 where `size` < 2**31, else int64; an entry
-    may be zero. The constructor trusts its caller: whoever reads indices from a
-    network checks them with `kernels.strictly_increasing`.
+    may be zero. The constructor does not check: a decoder of received bytes checks
+    indices with `kernels.strictly_increasing`.
 
     >>> a = SparseVector.of({1: 2.0, 4: -1.0}, size=6)
     >>> b = SparseVector.of({1: 3.0, 2: 0.5}, size=6)
@@ -33,7 +33,7 @@ class SparseVector:
 
     @classmethod
     def of(cls, entries: dict[int, float], size: int) -> "SparseVector":
-        """A vector written out by hand."""
+        """A vector from its entries, by index."""
         indices = sorted(entries)
         return cls(
             torch.tensor(indices, dtype=kernels.index_dtype(size)),
@@ -63,7 +63,7 @@ class SparseVector:
         return SparseVector(*kept, self.size), SparseVector(*dropped, self.size)
 
     def filled(self, k: int) -> "SparseVector":
-        """At least `k` entries: zeros at the smallest free indices where some miss.
+        """Pad to `k` entries with zeros, at the smallest indices that are not listed.
 
         >>> SparseVector.of({1: 5.0}, size=4).filled(3).to_dict()
         {0: 0.0, 1: 5.0, 2: 0.0}
@@ -81,7 +81,7 @@ class SparseVector:
     def joined(
         cls, parts: Sequence["SparseVector"], blocks: Sequence[Block]
     ) -> "SparseVector":
-        """The vector whose blocks these are.
+        """The vector that consists of these blocks.
 
         >>> from thinwire.kernels import contiguous_blocks
         >>> parts = [SparseVector.of({0: 1.0}, size=2), SparseVector.of({1: 2.0}, 2)]
@@ -98,7 +98,7 @@ class SparseVector:
         return dense
 
     def to_dict(self) -> dict[int, float]:
-        """The entries by index, for eyes and tests."""
+        """The entries by index."""
         return dict(zip(self.indices.tolist(), self.values.tolist(), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Packet: the bytes that travel, versioned, 32 bytes of header.
+"""Packet: an encoded list as bytes: a header of 32 bytes and two sections.
 
 Little endian, every section padded with zeros to 8 bytes:
 
@@ -10,8 +10,8 @@ Little endian, every section padded with zeros to 8 bytes:
 
 The checksum is the low half of XXH3-64 over the packet with this field zero.
 
-Nothing that arrives is believed: `Packet.parse` checks every field of the header
-against the bytes at hand, a codec checks what only it can understand.
+`Packet.parse` checks every field of a received header against the bytes; the codec
+checks the sections.
 """
 
 import struct
@@ -39,7 +39,7 @@ Octets = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """One encoded list: what its header says, and the whole of its bytes.
+    """One encoded list: the fields of its header, and all of its bytes.
 
     >>> two = torch.tensor([7, 9], dtype=torch.int32).view(torch.uint8)
     >>> packet = Packet.build((1, 1), 100, 2, (two, two))

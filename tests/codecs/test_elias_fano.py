@@ -1,4 +1,4 @@
-"""Elias-Fano: the bits of a list by hand, and the length that counts alone decide."""
+"""Elias-Fano: worked examples, and the length, which size and nnz determine."""
 
 import pytest
 import torch

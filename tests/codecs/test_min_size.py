@@ -1,4 +1,4 @@
-"""MinSize: which codec a vector goes to, and one answer on whether lengths travel."""
+"""MinSize: the codec of a vector, and whether packets have fixed lengths."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Split: golden bytes, every check, and bytes that nobody meant to send."""
+"""Split: golden bytes, every check, and damaged bytes."""
 
 import struct
 import sys

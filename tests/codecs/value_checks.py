@@ -1,4 +1,4 @@
-"""Lists of values that are hard on a codec, and what every value codec is asked."""
+"""Lists of difficult values, and the checks of every value codec."""
 
 from pathlib import Path
 

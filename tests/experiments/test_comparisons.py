@@ -127,7 +127,7 @@ def test_bad_settings_of_powersgd_are_named():
     ],
 )
 def test_settings_that_would_be_ignored_are_refused(settings, message):
-    """Momentum, for example, would be the optimizer's no more and nobody's instead."""
+    """Momentum, for example, would be neither the optimizer's nor the feedback's."""
     recipe = Recipe(epochs=1, batch=1, learning_rate=0.1, momentum=0.9)
     with pytest.raises(ConfigError, match=message):
         Reduction(**{"method": "powersgd", **settings}).reducer(recipe, 2, 0)

@@ -1,6 +1,6 @@
 """Faulty: a group that breaks on purpose, to show that errors come out clean.
 
-A fault strikes one call of one rank: it dies before the call, stalls before it, or
+A fault is in one call of one rank: it dies before the call, stalls before it, or
 damages what the call has received.
 """
 

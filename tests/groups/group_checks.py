@@ -241,7 +241,7 @@ def nothing_is_shared(group: Group) -> list[list[int]]:
 
 
 def wrong_calls_are_refused(group: Group) -> None:
-    """Every rank makes the same mistake; nothing is sent, and the group lives on."""
+    """All ranks make the same invalid call; nothing is sent, the group stays usable."""
     good = body_of(0, 4)
     dst, src = _neighbours(group)
     with pytest.raises(GroupError, match="one-dimensional uint8"):

@@ -1,4 +1,4 @@
-"""A dead or stuck peer is an error that names it, from backward, on every survivor."""
+"""A dead or stuck peer: backward raises an error that names it on every other rank."""
 
 import os
 import signal

@@ -41,7 +41,7 @@ MIDDLE = 1000
 
 @dataclass(frozen=True)
 class Unsized(CodecWrapper):
-    """A codec whose packets have a length that nobody knows beforehand."""
+    """A codec whose packets have no fixed length."""
 
     codec: Codec
 

@@ -1,4 +1,4 @@
-"""Nothing is lost and everyone gets the same: collectives x codecs x group sizes.
+"""Nothing is lost and all ranks get the same: collectives x codecs x group sizes.
 
 Conservation: sum(x before) = total + sum(x after). Agreement: every rank returns the
 same bits. One simulation shows both.

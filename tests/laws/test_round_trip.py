@@ -68,8 +68,8 @@ def test_a_sender_adopts_what_receivers_decode(name, vector, key):
     adopted = codec.adopt(packet, vector, key=key)
     decoded = codec.decode(packet, vector.size, vector.nnz, key=key)
     assert torch.equal(adopted.indices, decoded.indices)
-    told = adopted.values.view(torch.int32)
-    assert torch.equal(told, decoded.values.view(torch.int32))
+    bits = adopted.values.view(torch.int32)
+    assert torch.equal(bits, decoded.values.view(torch.int32))
     rounding = codec.rounding(vector.size)
     if rounding is not None:
         assert adopted.indices is vector.indices

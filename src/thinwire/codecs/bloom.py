@@ -1,12 +1,12 @@
 """Indices in a Bloom filter: 1.44 log2(10 / density) bits each, and some are wrong.
 
-DeepReduce (Xu et al., NeurIPS 2021, section 4): a receiver asks the filter for every
-element of the vector. All that were encoded answer yes, and so does one of ten others
-besides; the policy says which of these positives make up the list. The sender follows
-the same rules and sends the true values of what the receiver will choose.
+DeepReduce (Xu et al., NeurIPS 2021, section 4): a receiver tests every element of the
+vector. The positives are all encoded elements and some others, one for every ten by
+default. The policy selects the list from the positives. The sender applies the same
+policy and sends the true values of the elements that the receiver will select.
 
-It takes more bits than an exact list (`Rice`) at any density, and a scan of the whole
-vector to read: it is here to be compared with.
+It takes more bits than an exact list (`Rice`) at any density, and decoding scans the
+whole vector: it is here for comparison.
 """
 
 import math
@@ -25,9 +25,8 @@ _TAGS = {"p0": 16, "p1": 17, "p2": 18, "leftmost": 19, "naive": 20}
 POLICIES = tuple(_TAGS)
 _SMALLEST_FPR = 2.0**-40
 
-# Decimal numbers are the same to the last digit everywhere, logarithms included: these
-# are specified to be rounded correctly, as powers are not. A number of bits has 10 of
-# the 30 digits.
+# Decimal logarithms are specified to be rounded correctly, unlike powers, so they are
+# the same on every machine. A number of bits has 10 of the 30 digits.
 _EXACTLY = Context(prec=30)
 _ROUGHLY = Context(prec=12)
 _LN2 = _EXACTLY.ln(Decimal(2))
@@ -38,14 +37,14 @@ _LN2_SQUARED = _EXACTLY.multiply(_LN2, _LN2)
 class Bloom(IndexCodec):
     """A Bloom filter, and a policy that chooses among its positives.
 
-    - `p0` takes all, so that more values travel than were listed;
-    - `p1` takes as many as were listed, at random;
-    - `p2` as many, preferring those without whom a bit would not be explained;
-    - `leftmost` the first as many;
-    - `naive` the same, and leaves the values as they were: after the first false
+    - `p0` selects all positives, so more values are sent than were listed;
+    - `p1` selects nnz of them at random;
+    - `p2` selects nnz, first those that are the only positive with some bit;
+    - `leftmost` selects the first nnz;
+    - `naive` selects the same, but sends the listed values: after the first false
       positive all are in the wrong place.
 
-    `fpr` is the share of others who answer yes; by default a tenth of the density.
+    `fpr` is the rate of false positives; by default a tenth of the density.
     """
 
     policy: str = "p2"
@@ -113,7 +112,7 @@ class Bloom(IndexCodec):
 
 
 class Shape(NamedTuple):
-    """A filter of so many bits and hashes, with which at most so many answer yes."""
+    """The bits and hashes of a filter, and the most positives that are accepted."""
 
     bits: int
     hashes: int
@@ -127,7 +126,7 @@ class Shape(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def shape_of(size: int, nnz: int, fpr: float | None = None) -> Shape:
-    """The filter for `nnz` of `size` elements: what both ends compute alike.
+    """The filter for `nnz` of `size` elements; sender and receiver both compute it.
 
     ceil(log2(1 / fpr)) hashes and ceil(log2(1 / fpr) nnz / ln 2) bits.
 
@@ -153,11 +152,10 @@ def shape_of(size: int, nnz: int, fpr: float | None = None) -> Shape:
 
 
 def _most(size: int, nnz: int, bits: int, hashes: int) -> int:
-    """How many may answer yes before a filter is taken to be damaged.
+    """The most positives that a filter may have; with more it is refused as damaged.
 
-    Eight times the others that are expected to, and 64. The share of bits set is taken
-    to be four standard deviations (of as many coins) above its mean, unless there
-    cannot be so many: with few bits that is much, with many it is nothing.
+    nnz, 64, and eight times the expected false positives, where the share of bits that
+    are set is taken as four standard deviations above its mean, within its bounds.
     """
     load = _ROUGHLY.divide(Decimal(hashes * nnz), Decimal(bits))
     mean = 1 - float(_ROUGHLY.exp(_ROUGHLY.minus(load)))

@@ -15,18 +15,18 @@ from thinwire.wire import Packet
 Values = Callable[[Tensor], Tensor]
 """Maps indices beyond the list to the vector's values there.
 
-An encoder that delivers more entries than the list has calls it. For an entry of the
-list, the list's value counts.
+For encoders that deliver more entries than the list has. Values of the list's own
+entries come from the list.
 """
 
 
 class Codec(ABC):
     """A pure function from a sparse list to a packet, and its inverse.
 
-    Same arguments, same bytes, on every machine, except for `Deflate`, `Zstd` and
-    `Huffman`: their bytes depend on the release of zlib or zstd, what they decode to
-    does not. A codec is a frozen dataclass of its configuration and has no state. Any
-    thread may call it.
+    The same arguments give the same bytes on every machine, except for `Deflate`,
+    `Zstd` and `Huffman`: their bytes depend on the release of zlib or zstd, what they
+    decode to does not. A codec is a frozen dataclass of its configuration and has no
+    state. Any thread may call it.
     """
 
     __slots__ = ()
@@ -35,8 +35,8 @@ class Codec(ABC):
     def nbytes(self, size: int, nnz: int) -> int | None:
         """The length of a packet; None if it depends on the data.
 
-        A codec returns None always or never, because lengths travel ahead of all of
-        its packets or of none.
+        A codec returns None always or never: either all its packets are preceded by
+        their length or none is.
         """
 
     @abstractmethod

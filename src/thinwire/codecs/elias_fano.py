@@ -1,10 +1,10 @@
-"""Elias-Fano: half a bit per index above the least possible, length known beforehand.
+"""Elias-Fano: half a bit per index above the least possible, of fixed length.
 
 P. Elias, Efficient storage and retrieval by content and address of static files, JACM
 1974. The low bits of an index are written as they are, the high bits as the distance
 between ones: entry i sets bit `(index >> low) + i` of a vector.
 
-A bitmap takes over where it is not larger, from a quarter of the elements on.
+Where a bitmap is not larger, from a quarter of the elements on, it is used instead.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from thinwire.codecs.codec import IndexCodec, checked
 
 @dataclass(frozen=True, slots=True)
 class EliasFano(IndexCodec):
-    """Low bits, then the high vector; which, and how many, follows from the counts."""
+    """Low bits, then the high vector; size and nnz determine the format."""
 
     tag = 3
 

@@ -1,12 +1,12 @@
 """Indices under a Huffman code of their bytes: 18 to 25 bits each, and no error.
 
-What DeepReduce compares itself with (Xu et al., NeurIPS 2021, section 6): it gains
-from high bytes that repeat, and from nothing else. The code is zlib's, told to look
-for no repetitions. A section is the length of the deflate stream, u64, and the stream
+The baseline of DeepReduce (Xu et al., NeurIPS 2021, section 6): only high bytes that
+repeat take fewer bits. The code is zlib's, without its search for repeated strings. A
+section is the length of the deflate stream, u64, and the stream
 of all lowest bytes, then all second ones, and so on: 2 to 4 bits per index less than
 the bytes of one index after those of another, because zlib renews its code as it goes.
 
-Which bytes a list becomes depends on zlib's release; what they decode to does not.
+The bytes depend on the release of zlib; what they decode to does not.
 """
 
 import zlib
@@ -29,7 +29,7 @@ _MEMORY = 6
 
 @dataclass(frozen=True, slots=True)
 class Huffman(IndexCodec):
-    """The four bytes of every index, in as many bits as they are rare."""
+    """The four bytes of every index; frequent bytes take fewer bits."""
 
     tag = 7
 

@@ -19,7 +19,7 @@ from thinwire.wire import Packet
 class MinSize(Codec):
     """`codec` for vectors of at least `size` elements, `small` for others.
 
-    Lengths travel with all packets or with none: `nbytes` is known where both know it.
+    Packets have a fixed length if those of both codecs have.
 
     >>> MinSize(1001, Split()).nbytes(size=1000, nnz=10)
     112
@@ -37,8 +37,8 @@ class MinSize(Codec):
             )
 
     def nbytes(self, size: int, nnz: int) -> int | None:
-        # Of one codec whose packets have no fixed length, all have none: ranks that
-        # swap vectors of different sizes must agree on whether lengths travel.
+        # Ranks that swap vectors of different sizes must agree on whether lengths are
+        # sent: if either codec needs it, all packets have one.
         if any(each.nbytes(0, 0) is None for each in (self.codec, self.small)):
             return None
         return self._for(size).nbytes(size, nnz)

@@ -10,7 +10,7 @@ from thinwire.wire import padded
 
 
 def descending(values: Tensor) -> Tensor:
-    """Where the largest value is, the next one, and so on; ties as they come."""
+    """The positions of the values in descending order; the sort is stable."""
     return torch.sort(values, descending=True, stable=True).indices
 
 
@@ -25,7 +25,7 @@ def encode_map(order: Tensor) -> Tensor:
 
 
 def decode_map(section: Tensor, nnz: int) -> Tensor:
-    """The permutation, which every place is in once."""
+    """The permutation; raises `WireError` if the bytes are not one."""
     with checked("the order of values"):
         order = kernels.unpack_bits(section, nnz, _width(nnz))
     used = nnz * _width(nnz)

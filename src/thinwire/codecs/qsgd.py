@@ -1,8 +1,8 @@
-"""Values as random multiples of a norm: 8.06 bits each, and right on average.
+"""Values as random multiples of a norm: 8.06 bits each, unbiased.
 
 QSGD (Alistarh et al., NeurIPS 2017) in buckets, as DeepReduce uses it. The error of a
-value is less than its bucket's L2 norm / levels. With error feedback nothing asks for
-values that are right on average: `Int8` takes as many bits and errs far less.
+value is less than its bucket's L2 norm / levels. With error feedback values
+need not be unbiased: `Int8` takes as many bits and has a much smaller error.
 """
 
 from dataclasses import dataclass, field, replace

@@ -1,6 +1,6 @@
-"""Bytes as the output of a general compressor, which says its length.
+"""Bytes as the output of a general compressor.
 
-A section is the length as u64, then so many bytes, then at most seven zeros.
+A section is the length of the output as u64, the output, and at most seven zeros.
 """
 
 import struct
@@ -16,7 +16,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 def encode_stream(octets: Tensor, compress: Callable[[bytes], bytes]) -> Tensor:
-    """A section that holds what `compress` makes of these bytes."""
+    """A section with the output of `compress` for these bytes."""
     stream = compress(octets.cpu().numpy().tobytes()) if len(octets) else b""
     section = bytearray(_LENGTH.pack(len(stream)) + stream)
     return torch.frombuffer(section, dtype=torch.uint8).to(octets.device)
@@ -27,8 +27,8 @@ def decode_stream(
 ) -> Tensor:
     """The `nbytes` bytes of a section.
 
-    `decompress` is told how many bytes to expect; it makes no more than these and one,
-    and reports what it finds wrong as a `ValueError`.
+    `decompress` takes a stream and the expected number of bytes. It returns at most one
+    byte more than that, and raises a `ValueError` for an invalid stream.
     """
     stream = _stream(section)
     if not nbytes:

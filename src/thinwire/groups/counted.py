@@ -1,6 +1,6 @@
 """Counted: a group that counts rounds and bytes as the cost cards do, and its waits.
 
-An exchange is one round, and one more with 8 bytes where a length travels ahead.
+An exchange is one round, and one more with 8 bytes if the length is sent first.
 Gathers and all-to-alls are P - 1 rounds, as many again with lengths. An all-reduce is
 a ring, or ceil(log2 P) rounds of all of it for a maximum; its parts share the rounds.
 What stays on the rank costs nothing.
@@ -33,7 +33,7 @@ class Traffic:
 
     @property
     def cost(self) -> Cost:
-        """The part that a card states."""
+        """Rounds and bytes sent, as a collective's `cost` states them."""
         return Cost(rounds=self.rounds, nbytes=self.sent)
 
     def __add__(self, other: "Traffic") -> "Traffic":

@@ -1,9 +1,9 @@
-"""FailureProbe: which rank is to blame for a call that failed.
+"""FailureProbe: finds the dead or stuck ranks after a call has failed.
 
-A backend often knows no more than that a call failed. So every survivor writes a
-report into the store of the process group and waits for the others' reports: a rank
-that does not report is dead or stuck. The store may be gone with its host, or hang with
-it, so a thread of its own asks the store, and the wait for this thread has a limit.
+The error of a backend often does not name a rank. So every rank whose call fails writes
+a report into the store of the process group and waits for the others' reports. A rank
+that does not report is dead or stuck. The host of the store may be dead or stuck too,
+so a separate thread reads the store, and the wait for this thread has a limit.
 """
 
 import threading
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from thinwire.errors import GroupError, PeerError
 
-GRACE_SECONDS = 2.0  # what survivors need to notice a cut connection, on a busy machine
+GRACE_SECONDS = 2.0  # for other ranks to find a closed connection, on a busy machine
 _MARGIN_SECONDS = 0.5  # a thread that keeps its own deadline is not cut short
 _POLL_SECONDS = 0.02
 

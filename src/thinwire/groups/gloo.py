@@ -23,8 +23,8 @@ _PROBE_TAG = 0x7417  # no message has it: a probe never receives anything
 class GlooTransport(Transport):
     """Transfers over Gloo; `pinned` where received bytes go on to a CUDA device.
 
-    A sender that has not heard of a receive asks first, and its data wait for the
-    reply: a message more, and two threads to be woken. `post_receives` avoids that.
+    If a receive is not posted, its sender first exchanges messages with the receiver,
+    which also wakes two threads. `post_receives` avoids that.
     """
 
     def __init__(self, process_group: dist.ProcessGroup, *, pinned: bool) -> None:
@@ -102,7 +102,7 @@ class GlooTransport(Transport):
                 probe.wait(timedelta(milliseconds=1))
 
     def _buffer(self, nbytes: int) -> Tensor:
-        # Nobody waits for a copy from pinned memory to a device.
+        # Only pinned memory is copied to a device asynchronously.
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=self._pinned)
 
     def _receive(self, src: int, nbytes: int) -> tuple[Tensor, dist.Work]:

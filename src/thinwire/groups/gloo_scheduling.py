@@ -1,11 +1,11 @@
-"""Scheduling of Gloo's threads: they do not preempt the thread whose lock they want.
+"""Scheduling of Gloo's threads: they do not preempt a thread that holds their lock.
 
 A thread of Gloo's spins while the lock of a connection is taken. If a message wakes it
 on the core of the thread that holds the lock, in the middle of a send, it preempts that
 thread and spins until the scheduler's next tick: 3 ms in every few exchanges. A thread
 with the policy SCHED_BATCH does not preempt others when it wakes. Gloo's threads have
-this policy while sends and receives are posted, and no longer: where a backward pass
-keeps all cores busy, they would wait for it.
+this policy only while sends and receives are posted: with it, they would wait for a
+backward pass that keeps all cores busy.
 """
 
 import os
@@ -41,18 +41,17 @@ if sys.platform == "linux":
         policy that was set elsewhere stays.
         """
         ordinary, batch = os.SCHED_OTHER, os.SCHED_BATCH
-        asked = []
+        changed = []
         try:
             for thread in threads:
                 with suppress(OSError):
                     if os.sched_getscheduler(thread) == ordinary:
-                        asked.append(
-                            thread
-                        )  # first, so that it is restored in any case
+                        # First, so that it is restored in any case.
+                        changed.append(thread)
                         os.sched_setscheduler(thread, batch, os.sched_param(0))
             yield
         finally:
-            for thread in asked:
+            for thread in changed:
                 with suppress(OSError):
                     if os.sched_getscheduler(thread) == batch:
                         os.sched_setscheduler(thread, ordinary, os.sched_param(0))

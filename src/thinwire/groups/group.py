@@ -20,10 +20,10 @@ class Group(ABC):
     """Ranks that exchange bytes. Bodies are one-dimensional uint8 tensors.
 
     Every rank makes the same calls in the same order. `nbytes` is the length of a
-    message where both ends know it beforehand; None means that they do not, and a
-    length travels ahead of each body. Zero bytes are a message like any other (and
-    cost nothing where the length is known). A failure raises a `GroupError`, a
-    `PeerError` where a peer is to blame; the group is then unusable.
+    message if both ends know it; None if they do not: each body is then preceded by its
+    length. An empty message is a message too (and costs nothing if its length is
+    known). A failure raises a `GroupError`, a `PeerError` if a peer is the cause; the
+    group is then unusable.
 
     One thread at a time calls a group; `thinwire.groups` says which.
     """
@@ -50,10 +50,10 @@ class Group(ABC):
         """Send `body` to `dst` and return what `src` sends, both at once.
 
         Either may be left out (`body` None and `dst` None, or `src` None). `nbytes` is
-        the length of what comes in or, without `src`, of what goes out: None tells
-        both ends that a length travels first. A rank exchanges with itself only both
-        ways. A one-way send may wait until it is received (Gloo's do), so two ranks
-        must not send to each other first and receive later: that is an exchange.
+        the length of what comes in or, without `src`, of what goes out; None on both
+        ends: a length is sent first. A rank exchanges with itself only both ways. A
+        one-way send may block until it is received (Gloo's do), so two ranks must not
+        both send first and receive later: they exchange.
         """
 
     @abstractmethod
@@ -85,8 +85,8 @@ class Group(ABC):
     ) -> None:
         """Start to receive what later exchanges will bring: (rank, nbytes), in order.
 
-        Only a group whose senders would otherwise wait for a receiver implements it.
-        Until all of `bodies` have come, only exchanges that bring them may be made.
+        Groups do nothing here if a send does not wait for its receive. Until all of
+        `bodies` are received, the only allowed calls are the exchanges that do so.
         """
 
     def now(self) -> float:

@@ -13,8 +13,7 @@ from thinwire.groups.transport import Transfers, Transport, without_empty
 class NcclTransport(Transport):
     """Transfers over NCCL, in order of the device's stream.
 
-    A lost peer is found by NCCL's watchdog: a wait with a deadline would block the
-    host.
+    NCCL's watchdog finds a dead peer: waiting with a deadline would block the host.
     """
 
     def to_wire(self, tensor: Tensor) -> Tensor:

@@ -1,15 +1,15 @@
 """TorchGroup: ranks of torch.distributed, over Gloo or NCCL.
 
 Gathers and all-to-alls send each body straight to each peer, all at once, so that
-lengths may differ (Gloo's own refuse that). All-reduces are the library's; on Gloo a
-maximum takes fewer messages by dissemination (`max_reduce.py`).
+lengths may differ (Gloo's own operations refuse that). All-reduces are the library's;
+on Gloo a maximum takes fewer messages by dissemination (`max_reduce.py`).
 
-On Gloo a dead or stuck peer makes every survivor raise a `PeerError` that names it,
-about a timeout after the failure at the latest. A rank that notices reports itself in
-the store and cuts all its connections: that wakes the others, which do the same, and
-the ranks that have not reported are the ones to blame (`failure_probe.py`). Found by
-trying on torch 2.13: `abort()` wakes nobody, while a receive that times out closes
-every connection of its process group, and a receive from a dead peer raises at once.
+On Gloo a dead or stuck peer makes every other rank raise a `PeerError` that names it,
+about a timeout after the failure at the latest. A rank whose call fails reports itself
+in the store and closes all its connections, so the calls of other ranks fail and they
+do the same. The ranks that have not reported are dead or stuck (`failure_probe.py`). On
+torch 2.13 `abort()` does not end a receive that waits; a receive that times out closes
+every connection of its process group; a receive from a dead peer raises at once.
 
 On NCCL calls do not block the host, so a lost peer is found by its watchdog.
 """
@@ -81,7 +81,7 @@ class TorchGroup(Group):
         timeout: float | None = None,
         device: torch.device | str | None = None,
     ) -> Self:
-        """The same ranks in a new process group, whose traffic meets nobody else's.
+        """The same ranks in a new process group, used by nothing else.
 
         All ranks of the group must call this. The new group lives as long as the
         default one: destroying it earlier would free its name, and the next group of
@@ -150,7 +150,7 @@ class TorchGroup(Group):
             key: self._transport.to_wire(body)
             for key, body in {id(body): body for body in bodies}.items()
         }
-        # Starting behind one's own rank spreads the load: nobody is everyone's first.
+        # Each rank starts with the next one, so that not all send to rank 0 first.
         others = [(self._rank + s) % self._size for s in range(1, self._size)]
         sources = others[::-1]
         lengths = None if nbytes is None else [nbytes[src] for src in sources]

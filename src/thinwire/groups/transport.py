@@ -56,7 +56,7 @@ class Transport(ABC):
 
     @abstractmethod
     def post_receives(self, bodies: Sequence[tuple[int, int]]) -> None:
-        """Start to receive, if that saves anything."""
+        """Start to receive (rank, nbytes), if the backend gains from it."""
 
     def check_idle(self) -> None:  # noqa: B027 (none is posted)
         """Refuse a call while posted receives are under way."""
@@ -66,7 +66,7 @@ class Transport(ABC):
         return frozenset()
 
     def disconnect(self) -> None:
-        """After that: close all connections, so that peers that wait here stop."""
+        """After a failure: close all connections, so that waiting peers raise."""
         self.process_group.abort()
 
 

@@ -29,7 +29,7 @@ def measured(group, settings):
 
 def test_a_network_is_measured_in_both_directions_of_every_pair():
     (first, events), (second, _) = pool(2).run(measured, net.Settings(shaped=True))
-    assert first == second  # pairs are measured once, and everyone learns of them
+    assert first == second  # pairs are measured once, and all ranks get the results
     assert first.ranks == first.ranks_per_machine == first.ranks_per_host == 2
     assert first.hosts == 1
     assert first.shaped

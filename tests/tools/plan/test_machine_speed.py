@@ -53,7 +53,7 @@ def test_reductions_are_measured_at_every_point(method, monkeypatch):
 
 
 def test_a_slow_moment_is_not_the_machine_s_speed(monkeypatch):
-    """It spoils one sweep over the methods, and none of them is in it twice."""
+    """A slow moment is in one sweep over the methods, which has each method once."""
     spent = iter([[40.0, 60.0], [40.0, 60.0], [1.0, 3.0], [1.0, 3.0]])
     monkeypatch.setattr(calibrate, "_spent", lambda *_: next(spent))
     monkeypatch.setattr(Speed, "of", lambda samples: samples)

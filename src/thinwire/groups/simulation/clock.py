@@ -63,7 +63,7 @@ class Clocks:
         arrival = np.roll(self.now, shift) + self.link.latency
         received = np.maximum(arrival, self._inbound_free) + self._transfer(incoming)
         sent = self.now + self._transfer(outgoing)
-        # Zero bytes of known length are no message: nobody waits for them.
+        # An empty body of known length is not sent.
         real = incoming > 0
         np.copyto(self._inbound_free, received, where=real)
         np.maximum(self.now, sent, out=self.now)
@@ -113,6 +113,6 @@ class Messages(Generic[Body]):
         return body
 
     def left(self) -> list[Body]:
-        """The messages that nobody has received."""
+        """The messages that were not received."""
         booked = [body for box in self._booked.values() for _, body in box]
         return booked + [entry[-1] for entry in self._sent]

@@ -1,10 +1,10 @@
 """The scheduler of simulated ranks: which rank runs, and what the others wait for.
 
-Only one rank runs at any moment: a rank that must wait hands the turn to the next one
-that can go on. So nothing needs a lock, kernels that must not be entered by two threads
-are safe, and neither results nor clocks depend on the system's scheduler. When no rank
-can go on, messages are booked on their receivers' links. With no message left, either
-all ranks wait in one collective, which is then completed, or they wait for ever.
+Only one rank runs at any moment: a rank that must wait lets the next one run that can.
+So no locks are needed, only one thread is in a kernel, and neither results nor clocks
+depend on the system's scheduler. When no rank can run, messages are delivered over the
+links of their receivers. If there is no message either, all ranks wait in one
+collective, which is then completed, or this is a deadlock.
 """
 
 import threading
@@ -28,7 +28,7 @@ _RANKS_NAMED = 16  # an error about 256 ranks names the first few
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A body on its way, or (body None) the length that travels ahead of one."""
+    """A body that was sent or, if body is None, the length that precedes one."""
 
     src: int
     dst: int
@@ -50,7 +50,7 @@ class _Failure:
 
 
 class Scheduler:
-    """Turns, messages and clocks; the rank whose turn it is may touch all of it."""
+    """Messages and clocks of all ranks; only the rank that runs may use it."""
 
     def __init__(self, size: int, link: Link) -> None:
         self.size = size
@@ -91,7 +91,7 @@ class Scheduler:
         torch.set_num_threads(1)
 
     def leave(self, rank: int) -> None:
-        """Give the turn away for good."""
+        """Let other ranks run; this one does not run again."""
         self._live.discard(rank)
         if self._live:
             self._turns[self._next()].release()

@@ -245,7 +245,7 @@ def _flows(pair: Pair, rate: float) -> tuple[float, float]:
 
 
 def _share_out(pair: Pair, groups: Sequence[dist.ProcessGroup], nbytes: int) -> float:
-    """Bytes per second from the first of the pair, which all ranks learn."""
+    """Bytes per second from the first of the pair; returned on all ranks."""
     sender, receiver = pair
     rank = dist.get_rank()
     parts = torch.zeros(nbytes, dtype=torch.uint8).tensor_split(len(groups))

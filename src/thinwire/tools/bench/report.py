@@ -57,7 +57,7 @@ def setting(figures: Figures) -> str:
 
 
 def verdict(figures: Figures) -> str:
-    """Who won, by how much, and if it was dense, that."""
+    """One sentence: the fastest method, and how much faster than dense it is."""
     rows = sorted(figures["rows"], key=lambda row: row["seconds"])
     dense = next(row for row in rows if row["method"] == DENSE)
     best = rows[0]

@@ -111,7 +111,7 @@ def _introduce(chosen: demo.Settings, console: Console) -> None:
 
 @contextmanager
 def _progress(chosen: demo.Settings, console: Console) -> Iterator[Any]:
-    """A bar per method, moved by what rank 0 tells; lines where bars cannot be."""
+    """Shows the progress of rank 0: a bar per method, or lines without a terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

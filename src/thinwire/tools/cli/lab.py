@@ -107,7 +107,7 @@ def show_all() -> None:
 
 @app.command()
 def cut(host: Host, *, name: Name = "") -> None:
-    """Cut a host off: nothing from it or to it arrives, and nobody is told."""
+    """Drop all messages from and to a host, without closing its connections."""
     Lab.find(name).cut(host)
 
 

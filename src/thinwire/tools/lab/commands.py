@@ -11,7 +11,7 @@ _SECONDS = 30.0
 
 
 def find(tool: str) -> str | None:
-    """Where a tool is; the system's own folders are not on everyone's PATH."""
+    """Where a tool is; the system's folders may be missing from PATH."""
     folders = [os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
     return shutil.which(tool, path=os.pathsep.join(folders))
 
