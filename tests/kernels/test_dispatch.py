@@ -8,9 +8,9 @@ import torch
 from thinwire import kernels
 from thinwire.kernels.dispatch import implementation, preload
 
-PRIMITIVES = [
-    name for name in kernels.__all__ if hasattr(getattr(kernels, name), "reference")
-]
+PRIMITIVES = sorted(
+    name for name, each in vars(kernels).items() if hasattr(each, "reference")
+)
 
 
 def parameters(function):

@@ -4,14 +4,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba import extending, types
 from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.cpu.compiled import kernel, part
-
-intrinsic: Any = extending.intrinsic
+from thinwire.kernels.cpu.intrinsics import float_bits, float_of
 
 Bits = NDArray[np.int32]
 Halves = NDArray[np.uint16]
@@ -44,19 +41,10 @@ def _converted(values: Tensor, convert: Any, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(halves).view(dtype)
 
 
-@intrinsic
-def _plus_half(typing: Any, bits: Any) -> Any:
+@part
+def _plus_half(bits: Any) -> Any:
     """The bits of x + 0.5 from the bits of x: rounds x to a multiple of 2**-24."""
-    del typing, bits
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        del context, signature
-        real = ir.FloatType()
-        x = builder.bitcast(args[0], real)
-        rounded = builder.fadd(x, ir.Constant(real, 0.5))
-        return builder.bitcast(rounded, ir.IntType(32))
-
-    return types.int32(types.int32), generate
+    return float_bits(float_of(bits) + np.float32(0.5))
 
 
 # Numba widens every sum to 64 bits; cut back at each step, the loop stays in 32, with

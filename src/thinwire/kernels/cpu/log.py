@@ -9,17 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba import extending, types
 from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.cpu.bits import all_zero_from, as_section, as_words
 from thinwire.kernels.cpu.compiled import allocating, kernel, part
+from thinwire.kernels.cpu.intrinsics import float_bits
 from thinwire.kernels.reference.log import check_levels, nbytes_log
 from thinwire.kernels.sections import check_length, check_spare
-
-intrinsic: Any = extending.intrinsic
 
 Bits = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -61,18 +58,6 @@ def decode_log(
     check_levels(_decode(levels, words[codes:], bits, values.numpy()))
     check_spare(all_zero_from(words[codes:], nnz * bits))
     return values
-
-
-@intrinsic
-def _bits_of(typing: Any, value: Any) -> Any:
-    del typing, value
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        del context, signature
-        bits = builder.bitcast(args[0], ir.IntType(32))
-        return builder.zext(bits, ir.IntType(64))
-
-    return types.int64(types.float32), generate
 
 
 @kernel
@@ -206,7 +191,7 @@ def _place(
             mean = max(np.float64(total) / np.float64(n), below) if n else below
             if j:
                 middle = np.float32((mean + below) * 0.5 * unit)
-                to = ((_bits_of(middle) + half) >> shift) - first
+                to = ((np.int64(float_bits(middle)) + half) >> shift) - first
                 to = min(max(to, 1), size)
                 moved |= to != bounds[j]
                 bounds[j] = to
@@ -284,7 +269,7 @@ def _decode(levels: Floats, words: Words, bits: int, values: Floats) -> bool:
     last = np.int64(0)
     right = True
     for j in range(count):
-        level = _bits_of(levels[j])
+        level = np.int64(float_bits(levels[j]))
         right &= last <= level < _INFINITY
         last = level
         table[j] = levels[j]
