@@ -14,7 +14,7 @@ class Primitives:
         self._backend = backend
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if not hasattr(kernels, name):
+        if name.startswith("__") or not hasattr(kernels, name):
             raise AttributeError(name)
         if self._backend != "reference":
             return implementation(name, self._backend)

@@ -41,7 +41,6 @@ from thinwire.kernels.reference.elias_fano import (
 from thinwire.kernels.reference.halves import to_bfloat16, to_float16
 from thinwire.kernels.reference.int8 import decode_int8, encode_int8, nbytes_int8
 from thinwire.kernels.reference.lists import (
-    Sparse,
     join,
     merge_add,
     merge_all,
@@ -69,5 +68,5 @@ from thinwire.kernels.reference.sketch import (
     sketch_energy,
 )
 from thinwire.kernels.reference.varint import decode_varint, encode_varint
-from thinwire.kernels.sections import check_length, index_dtype
+from thinwire.kernels.sections import Sparse, check_length, index_dtype
 from thinwire.kernels.transfers import fetch, on_device

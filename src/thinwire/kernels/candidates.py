@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-Sparse = tuple[Tensor, Tensor]
+from thinwire.kernels.sections import Sparse
 
 
 class Candidates(Protocol):

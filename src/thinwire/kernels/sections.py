@@ -6,6 +6,9 @@ A section begins at a multiple of 8 bytes: `Packet.parse` copies it otherwise.
 import torch
 from torch import Tensor
 
+Sparse = tuple[Tensor, Tensor]
+"""Indices and values of a sparse list."""
+
 
 def index_dtype(size: int) -> torch.dtype:
     """The integer type that indices of a vector of `size` elements have."""

@@ -14,9 +14,7 @@ from thinwire.kernels.cpu import passes
 from thinwire.kernels.cpu.arrays import array_of, place_of
 from thinwire.kernels.cpu.search import SLACK, UNKNOWN, Marks, search
 from thinwire.kernels.cpu.threads import share_out
-from thinwire.kernels.sections import check_gradient
-
-Sparse = tuple[Tensor, Tensor]
+from thinwire.kernels.sections import Sparse, check_gradient
 
 # Other types than float32 and bfloat16 are converted in pieces that fit the cache.
 _PIECE = 1 << 16

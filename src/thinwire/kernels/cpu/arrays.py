@@ -1,4 +1,4 @@
-"""Tensors as arrays, and blocks as places in them: what compiled kernels are given."""
+"""The types of arrays that compiled kernels take, and conversions to them."""
 
 from typing import Any
 
@@ -8,10 +8,24 @@ from torch import Tensor
 
 from thinwire.kernels.blocks import Block
 
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+FloatBits = NDArray[np.int32]  # the bits of float32 values
+Halves = NDArray[np.uint16]  # the bits of bfloat16 or float16 values
+Octets = NDArray[np.uint8]
+Words = NDArray[np.uint64]
+Bits = NDArray[np.int64]  # a mark for each element, or whole numbers
+Counts = NDArray[np.int32]
+Indices = NDArray[Any]  # int32 or int64
+Gradient = NDArray[Any]  # float32, or the bits of bfloat16 as uint16
+Entries = tuple[Indices, Floats]
+# Indices and values of several lists, and where each begins and ends.
+Lists = tuple[Indices, Floats, Bits, Bits]
+
 # A block of an array for a compiled kernel: (x, start, chunk, stride, length). The
 # chunk of a contiguous block is a multiple of 64. It is a plain tuple, because numba
 # needs 2 us more for the type of a named one.
-Place = tuple[NDArray[np.float32], int, int, int, int]
+Place = tuple[Floats, int, int, int, int]
 
 
 def array_of(tensor: Tensor) -> NDArray[Any]:

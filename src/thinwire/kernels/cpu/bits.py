@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.cpu.arrays import Words
 from thinwire.kernels.cpu.compiled import kernel
 from thinwire.kernels.reference.bits import check_room, check_width
 
-Words = NDArray[np.uint64]
 Numbers = NDArray[Any]
 
 _READ_AS_THEY_ARE = (torch.int32, torch.int64)

@@ -13,14 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.cpu.arrays import Counts, Indices, Octets, Words
 from thinwire.kernels.cpu.compiled import allocating, kernel, part
 from thinwire.kernels.cpu.random_words import mixed, random_word
 from thinwire.kernels.reference.bloom import checked_filter
 from thinwire.kernels.sections import index_dtype
-
-Octets = NDArray[np.uint8]
-Words = NDArray[np.uint32]
-Indices = NDArray[Any]
 
 _BATCH = 1024
 _ROW = 256
@@ -147,7 +144,7 @@ def _positives(
 
 
 @kernel
-def _draw(positives: Indices, key: int, words: NDArray[np.uint64]) -> None:
+def _draw(positives: Indices, key: int, words: Words) -> None:
     mixed_key = mixed(np.uint64(key))
     for x in range(len(positives)):
         words[x] = random_word(mixed_key, positives[x])
@@ -155,7 +152,7 @@ def _draw(positives: Indices, key: int, words: NDArray[np.uint64]) -> None:
 
 @kernel
 def _take_lowest(
-    positives: Indices, words: NDArray[np.uint64], limit: Any, sampled: Indices
+    positives: Indices, words: Words, limit: Any, sampled: Indices
 ) -> None:
     """Those below `limit` and, of those that equal it, the first ones."""
     below: Any = 0
@@ -239,7 +236,7 @@ def _conflict_sets(
     hashes: int,
     starts: Indices,
     ends: Indices,
-    members: NDArray[np.int32],
+    members: Counts,
 ) -> Indices:
     """List the positives that hash to each bit: `members[starts[bit] : ends[bit]]`.
 

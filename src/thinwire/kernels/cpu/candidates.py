@@ -41,8 +41,7 @@ from thinwire.kernels.cpu.search import (
     search,
 )
 from thinwire.kernels.cpu.threads import make, share_out, threads_for
-
-Sparse = tuple[Tensor, Tensor]
+from thinwire.kernels.sections import Sparse
 
 # Taking an element from a list costs as much as reading this many of a vector.
 _PER_ENTRY = 40

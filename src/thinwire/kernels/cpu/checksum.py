@@ -5,15 +5,14 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import extending, types, uint64
-from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels import xxh3
+from thinwire.kernels.cpu.arrays import Words
 from thinwire.kernels.cpu.compiled import kernel, part
 
 intrinsic: Any = extending.intrinsic
 
-Words = NDArray[np.uint64]
 
 _PRIME = uint64(xxh3.PRIME[0])
 _PRIME32 = uint64(xxh3.PRIME32[0])

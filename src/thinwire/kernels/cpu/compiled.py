@@ -101,9 +101,9 @@ class _LockedCache(FunctionCache):
 
 @cache
 def _stamp() -> tuple[tuple[str, float, int], ...]:
-    """Names, times and sizes of the kernel files, which change when a file does."""
-    here = Path(__file__)
-    files = sorted(here.parent.glob("*.py"))
+    """Names, times and sizes of the files that kernels have parts from."""
+    here = Path(__file__).parent
+    files = sorted([*here.glob("*.py"), *here.parent.glob("reference/*.py")])
     stats = [(file.name, file.stat()) for file in files]
     return tuple((name, stat.st_mtime, stat.st_size) for name, stat in stats)
 

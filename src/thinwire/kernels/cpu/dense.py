@@ -1,20 +1,14 @@
 """Whole vectors: the largest magnitudes, and the elements that reach one."""
 
-from typing import Any
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from thinwire.kernels.cpu.arrays import array_of, place_of
+from thinwire.kernels.cpu.arrays import Bits, Gradient, array_of, place_of
 from thinwire.kernels.cpu.compiled import kernel, part
 from thinwire.kernels.cpu.passes import magnitude_bits, mark
 from thinwire.kernels.cpu.peel import ones_of
 from thinwire.kernels.reference import dense as reference
-
-Bits = NDArray[np.int64]
-Gradient = NDArray[Any]
 
 
 def magnitudes(vector: Tensor, bounds: Tensor) -> Tensor:

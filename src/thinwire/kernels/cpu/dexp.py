@@ -5,18 +5,20 @@ values.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.cpu.arrays import Doubles, Floats
 from thinwire.kernels.cpu.compiled import allocating, kernel, part
-from thinwire.kernels.reference.dexp import decoded, encoded
+from thinwire.kernels.reference import dexp as reference
+from thinwire.kernels.reference.dexp import (
+    FEWEST,
+    LARGEST_ERROR,
+    decoded,
+    encoded,
+)
 
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
-
-_FEWEST = 8
-_LARGEST_ERROR = 0.25
-_EXP_TERMS = 13
+_solve = part(reference.solve)
+_exp = part(reference.exp)
 
 
 def encode_dexp(values: Tensor) -> Tensor:
@@ -56,7 +58,7 @@ def _evaluate(fitted: Doubles, y: Floats) -> None:
 @kernel
 @allocating
 def _fit(y: Floats, fitted: Doubles) -> None:
-    if len(y) < _FEWEST:
+    if len(y) < FEWEST:
         return
     p, q = _ratios(y)
     if not (0 < p < np.inf and 0 < q < np.inf):
@@ -76,7 +78,7 @@ def _fit(y: Floats, fitted: Doubles) -> None:
         apart += error * error
         whole += value * value
     # False as well where something is not a number.
-    if below or not apart <= _LARGEST_ERROR * whole:
+    if below or not apart <= LARGEST_ERROR * whole:
         fitted[:] = 0.0
 
 
@@ -115,44 +117,6 @@ def _ratios(y: Floats) -> tuple[float, float]:
         return 0.0, 0.0
     root = np.sqrt(discriminant)
     return _exp((b + root) / 2.0 / last), _exp((b - root) / 2.0 / last)
-
-
-@part
-def _solve(rows: Doubles, right: Doubles) -> None:
-    """Gaussian elimination, by the largest pivot of each column."""
-    count = len(right)
-    for k in range(count):
-        pivot = k
-        for i in range(k + 1, count):
-            if abs(rows[i, k]) > abs(rows[pivot, k]):
-                pivot = i
-        for j in range(count):
-            rows[k, j], rows[pivot, j] = rows[pivot, j], rows[k, j]
-        right[k], right[pivot] = right[pivot], right[k]
-        for i in range(k + 1, count):
-            factor = rows[i, k] / rows[k, k]
-            for j in range(k, count):
-                rows[i, j] -= factor * rows[k, j]
-            right[i] -= factor * right[k]
-    for k in range(count - 1, -1, -1):
-        for j in range(k + 1, count):
-            right[k] -= rows[k, j] * right[j]
-        right[k] = right[k] / rows[k, k]
-
-
-@kernel
-def _exp(x: float) -> float:
-    """e**x by its series, the same on every machine: a library's last bit is not."""
-    halvings = 0
-    while 0.125 < abs(x) < np.inf:
-        x /= 2.0
-        halvings += 1
-    result = 1.0
-    for term in range(_EXP_TERMS, 0, -1):
-        result = result * x / term + 1.0
-    for _ in range(halvings):
-        result *= result
-    return result
 
 
 @part

@@ -14,13 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.blocks import Block
-from thinwire.kernels.cpu.arrays import Place, array_of, place_of
+from thinwire.kernels.cpu.arrays import Bits, Floats, Indices, Place, array_of, place_of
 from thinwire.kernels.cpu.compiled import kernel, part
 from thinwire.kernels.reference.elements import share_of
-
-Floats = NDArray[np.float32]
-Bits = NDArray[np.int64]
-Indices = NDArray[Any]
 
 NO_WORDS = np.empty(0, np.int64)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.cpu.arrays import Indices, Words
 from thinwire.kernels.cpu.bits import as_section, as_words
 from thinwire.kernels.cpu.compiled import allocating, kernel
 from thinwire.kernels.cpu.intrinsics import count_ones, trailing_zeros
@@ -22,9 +22,6 @@ from thinwire.kernels.sections import (
     index_dtype,
     index_nbits,
 )
-
-Words = NDArray[np.uint64]
-Indices = NDArray[Any]
 
 
 def encode_bitmap(indices: Tensor, size: int) -> Tensor:

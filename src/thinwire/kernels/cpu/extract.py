@@ -8,18 +8,12 @@ is what would stay if it were taken: zero, or the error of rounding to bfloat16.
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from thinwire.kernels.cpu.arrays import Bits, Counts, Floats, Gradient, Indices
 from thinwire.kernels.cpu.compiled import kernel, part
 from thinwire.kernels.cpu.intrinsics import magnitude, to_bf16, trailing_zeros
 from thinwire.kernels.cpu.passes import accumulate_64, run, widen
 from thinwire.kernels.cpu.select import clear, tally
-
-Floats = NDArray[np.float32]
-Bits = NDArray[np.int64]
-Indices = NDArray[Any]
-# float32, or the bits of bfloat16 as uint16.
-Gradient = NDArray[Any]
 
 # A threshold that no magnitude reaches, not that of a NaN either.
 _NEVER = np.int64(0x80000000)
@@ -30,7 +24,7 @@ def accumulate_and_extract(
     layout: tuple[Bits, Indices, int],
     lists: tuple[Indices, Floats, Bits, Bits],
     limits: Bits,
-    sums: tuple[Bits, NDArray[np.int32]],
+    sums: tuple[Bits, Counts],
     row: int,
     bf16: bool,  # noqa: FBT001
     x: Floats,

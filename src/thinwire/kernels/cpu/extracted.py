@@ -8,9 +8,16 @@ A block is a tuple (x, start, chunk, stride, length).
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from thinwire.kernels.cpu.arrays import Place
+from thinwire.kernels.cpu.arrays import (
+    Bits,
+    Counts,
+    Entries,
+    Floats,
+    Indices,
+    Lists,
+    Place,
+)
 from thinwire.kernels.cpu.compiled import kernel, part
 from thinwire.kernels.cpu.elements import chunk_bits
 from thinwire.kernels.cpu.intrinsics import MAGNITUDE, magnitude, prefetch, to_bf16
@@ -23,13 +30,6 @@ from thinwire.kernels.cpu.select import (
     refine,
     tally,
 )
-
-Floats = NDArray[np.float32]
-Bits = NDArray[np.int64]
-Indices = NDArray[Any]
-Counts = NDArray[np.int32]
-Lists = tuple[Indices, Floats, Bits, Bits]
-Entries = tuple[Indices, Floats]
 
 # Elements that are prefetched while one is processed.
 _AHEAD = 48

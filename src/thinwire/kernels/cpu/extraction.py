@@ -22,7 +22,15 @@ import torch
 from numpy.typing import NDArray
 
 from thinwire.kernels.cpu import extract, extracted
-from thinwire.kernels.cpu.arrays import Place
+from thinwire.kernels.cpu.arrays import (
+    Bits,
+    Counts,
+    Entries,
+    Floats,
+    Lists,
+    Octets,
+    Place,
+)
 from thinwire.kernels.cpu.elements import check_inside, write_entries
 from thinwire.kernels.cpu.search import Found, scratch_for
 from thinwire.kernels.cpu.select import TALLIES, scratch_counts
@@ -34,10 +42,6 @@ _SPACE = 1.75
 _MORE = 4096
 _WORD = 64
 
-Floats = NDArray[np.float32]
-Bits = NDArray[np.int64]
-Entries = tuple[NDArray[Any], Floats]
-Lists = tuple[NDArray[Any], Floats, Bits, Bits]
 
 _NONE = np.empty(0, np.uint8)
 _ALL = np.empty((0, 2), np.int64)
@@ -53,8 +57,8 @@ class Extracted(NamedTuple):
     lists: Lists
     number: int
     sizes: Bits
-    counts: NDArray[np.int32]
-    changed: NDArray[np.uint8] = _NONE
+    counts: Counts
+    changed: Octets = _NONE
 
     @property
     def size(self) -> int:
@@ -134,7 +138,7 @@ class Extraction(NamedTuple):
     space: list[int]
     lists: Lists
     limits: Bits
-    sums: tuple[Bits, NDArray[np.int32]]
+    sums: tuple[Bits, Counts]
     spans: list[tuple[int, int, int]]
     blocks: list[Extracted]
 
@@ -171,7 +175,7 @@ class Extraction(NamedTuple):
 
     def accumulate_(
         self,
-        layout: tuple[Bits, NDArray[np.int32], int],
+        layout: tuple[Bits, Counts, int],
         x: Floats,
         grad: NDArray[Any],
         scale: float,

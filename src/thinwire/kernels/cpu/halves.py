@@ -4,14 +4,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.cpu.arrays import FloatBits, Floats, Halves
 from thinwire.kernels.cpu.compiled import kernel, part
 from thinwire.kernels.cpu.intrinsics import float_bits, float_of
-
-Bits = NDArray[np.int32]
-Halves = NDArray[np.uint16]
 
 _MAGNITUDE = 0x7FFFFFFF
 _INFINITY = 0x7F800000
@@ -23,7 +20,7 @@ def to_bfloat16(values: Tensor) -> Tensor:
     return _converted(values, _to_bfloat16, torch.bfloat16)
 
 
-def write_bfloat16(values: NDArray[np.float32], halves: Halves) -> None:
+def write_bfloat16(values: Floats, halves: Halves) -> None:
     """`to_bfloat16` into memory that is there already."""
     _to_bfloat16(values.view(np.int32), halves)
 
@@ -52,7 +49,7 @@ def _plus_half(bits: Any) -> Any:
 
 
 @kernel
-def _to_bfloat16(values: Bits, halves: Halves) -> None:
+def _to_bfloat16(values: FloatBits, halves: Halves) -> None:
     largest = np.int32(0)
     for i in range(len(values)):
         bits = values[i]
@@ -64,7 +61,7 @@ def _to_bfloat16(values: Bits, halves: Halves) -> None:
 
 
 @part
-def _to_bfloat16_with_care(values: Bits, halves: Halves) -> None:
+def _to_bfloat16_with_care(values: FloatBits, halves: Halves) -> None:
     """Finite values remain finite, and what is not a number remains none."""
     for i in range(len(values)):
         bits = np.int32(values[i] & _MAGNITUDE)
@@ -79,7 +76,7 @@ def _to_bfloat16_with_care(values: Bits, halves: Halves) -> None:
 
 
 @kernel
-def _to_float16(values: Bits, halves: Halves) -> None:
+def _to_float16(values: FloatBits, halves: Halves) -> None:
     for i in range(len(values)):
         bits = np.int32(values[i] & _MAGNITUDE)
         odd = np.int32((bits >> 13) & 1)

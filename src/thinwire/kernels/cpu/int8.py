@@ -11,13 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.cpu.arrays import Floats, Halves
 from thinwire.kernels.cpu.compiled import kernel
 from thinwire.kernels.cpu.intrinsics import float_bits, float_of
 from thinwire.kernels.reference.int8 import check_numbers, check_scales, nbytes_int8
 from thinwire.kernels.sections import check_length
 
-Floats = NDArray[np.float32]
-Halves = NDArray[np.uint16]
 Numbers = NDArray[np.int8]
 
 _BLOCK = 256

@@ -6,20 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.blocks import Block, chunk_of
 from thinwire.kernels.cpu import select
-from thinwire.kernels.cpu.arrays import array_of
+from thinwire.kernels.cpu.arrays import Bits, Floats, Indices, array_of
 from thinwire.kernels.cpu.compiled import kernel
 from thinwire.kernels.reference import lists as reference
-from thinwire.kernels.sections import index_dtype
-
-Sparse = tuple[Tensor, Tensor]
-Floats = NDArray[np.float32]
-Bits = NDArray[np.int64]
-Indices = NDArray[Any]
+from thinwire.kernels.reference.lists import join_contiguous, split_off_all_or_none
+from thinwire.kernels.sections import Sparse, index_dtype
 
 
 def merge_add(
@@ -33,10 +28,8 @@ def merge_add(
 
 
 def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
-    k = min(k, values.numel())
-    if k <= 0 or k == values.numel():
-        every, none = (indices.clone(), values.clone()), (indices[:0], values[:0])
-        return (every, none) if k else (none, every)
+    if not 0 < k < len(values):
+        return split_off_all_or_none(indices, values, k)
     kept = torch.empty(k, dtype=indices.dtype), torch.empty(k)
     rest = values.numel() - k
     dropped = torch.empty(rest, dtype=indices.dtype), torch.empty(rest)
@@ -49,15 +42,10 @@ def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
     chunk = chunk_of(tuple(blocks))
     if chunk < 0:
         return reference.join.reference(lists, blocks)
-    dtype = index_dtype(sum(b.length for b in blocks))
-    values = torch.cat([v for _, v in lists])
     if chunk == 0:
-        shifted = [
-            indices.to(dtype) + block.start
-            for (indices, _), block in zip(lists, blocks, strict=True)
-        ]
-        return torch.cat(shifted), values
-    local = torch.cat([indices for indices, _ in lists])
+        return join_contiguous(lists, blocks)
+    dtype = index_dtype(sum(block.length for block in blocks))
+    local, values = (torch.cat(parts) for parts in zip(*lists, strict=True))
     cuts = [0, *accumulate(v.numel() for _, v in lists)]
     at, ends = np.array(cuts[:-1]), np.array(cuts[1:])
     joined = torch.empty(local.numel(), dtype=dtype), torch.empty_like(values)

@@ -12,16 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.cpu.arrays import FloatBits, Floats, Octets, Words
 from thinwire.kernels.cpu.bits import all_zero_from, as_section, as_words
 from thinwire.kernels.cpu.compiled import allocating, kernel, part
 from thinwire.kernels.cpu.intrinsics import float_bits
 from thinwire.kernels.reference.log import check_levels, nbytes_log
 from thinwire.kernels.sections import check_length, check_spare
 
-Bits = NDArray[np.int32]
-Floats = NDArray[np.float32]
-Counts = NDArray[np.int64]
-Words = NDArray[np.uint64]
+Totals = NDArray[np.int64]
 
 _CELL_BITS = 11
 _MOVES = 1 << 11
@@ -62,7 +60,7 @@ def decode_log(
 
 @kernel
 @allocating
-def _encode(values: Bits, bits: int, levels: Floats, words: Words) -> None:
+def _encode(values: FloatBits, bits: int, levels: Floats, words: Words) -> None:
     levels[:] = 0
     low, high, others = _range(values)
     shift = 0
@@ -87,7 +85,7 @@ def _encode(values: Bits, bits: int, levels: Floats, words: Words) -> None:
 
 
 @part
-def _range(values: Bits) -> Any:
+def _range(values: FloatBits) -> Any:
     """The least and the largest magnitude, and whether some values have none."""
     low = np.int32(_INFINITY)
     high = np.int32(0)
@@ -103,7 +101,7 @@ def _range(values: Bits) -> Any:
 
 @part
 def _cells(
-    values: Bits, first: int, shift: int, size: int, cells: NDArray[np.uint16]
+    values: FloatBits, first: int, shift: int, size: int, cells: NDArray[np.uint16]
 ) -> None:
     """The cell of each value; `size` for what is coded as zero."""
     # Cut back to 32 bits at each step, twice as many values fit in a vector.
@@ -119,13 +117,13 @@ def _cells(
 @part
 @allocating
 def _before(
-    values: Bits,
+    values: FloatBits,
     cells: NDArray[np.uint16],
     first: int,
     shift: int,
     size: int,
     exponent: int,
-) -> tuple[Counts, Counts]:
+) -> tuple[Totals, Totals]:
     """How many values lie before each cell, and the sum of their magnitudes."""
     counts = np.zeros(size + 1, np.int64)
     sums = np.zeros(size + 1, np.int64)
@@ -154,7 +152,7 @@ def _before(
 
 
 @part
-def _own(counts: Counts, bounds: Counts) -> bool:
+def _own(counts: Totals, bounds: Totals) -> bool:
     """A level for each cell with values in it; False if they are too many."""
     found = 0
     for c in range(len(counts) - 1):
@@ -169,7 +167,7 @@ def _own(counts: Counts, bounds: Counts) -> bool:
 
 @part
 def _place(
-    counts: Counts, sums: Counts, first: int, shift: int, exponent: int, bounds: Counts
+    counts: Totals, sums: Totals, first: int, shift: int, exponent: int, bounds: Totals
 ) -> None:
     """Where levels begin and end, in cells."""
     size = len(counts) - 1
@@ -191,7 +189,7 @@ def _place(
             mean = max(np.float64(total) / np.float64(n), below) if n else below
             if j:
                 middle = np.float32((mean + below) * 0.5 * unit)
-                to = ((np.int64(float_bits(middle)) + half) >> shift) - first
+                to: Any = ((np.int64(float_bits(middle)) + half) >> shift) - first
                 to = min(max(to, 1), size)
                 moved |= to != bounds[j]
                 bounds[j] = to
@@ -203,7 +201,7 @@ def _place(
 
 @part
 def _means(
-    counts: Counts, sums: Counts, exponent: int, bounds: Counts, levels: Floats
+    counts: Totals, sums: Totals, exponent: int, bounds: Totals, levels: Floats
 ) -> None:
     """The levels between these boundaries."""
     scale = 1 << (_SUM_BITS - _LEVEL_BITS)
@@ -227,9 +225,7 @@ def _power_of_two(exponent: int) -> float:
 
 
 @part
-def _code(
-    cells: NDArray[np.uint16], table: NDArray[np.uint8], bits: int, words: Words
-) -> None:
+def _code(cells: NDArray[np.uint16], table: Octets, bits: int, words: Words) -> None:
     """The codes of all cells, in words; eight of them are a whole number of bytes."""
     whole = len(cells) // 8 * 8
     group = 8 * bits
@@ -269,7 +265,7 @@ def _decode(levels: Floats, words: Words, bits: int, values: Floats) -> bool:
     last = np.int64(0)
     right = True
     for j in range(count):
-        level = np.int64(float_bits(levels[j]))
+        level: Any = np.int64(float_bits(levels[j]))
         right &= last <= level < _INFINITY
         last = level
         table[j] = levels[j]

@@ -6,9 +6,7 @@ from torch import Tensor
 
 from thinwire.kernels.cpu.elias_fano import read_section, write_section
 from thinwire.kernels.cpu.halves import write_bfloat16
-from thinwire.kernels.sections import check_spare, index_nbits
-
-Sparse = tuple[Tensor, Tensor]
+from thinwire.kernels.sections import Sparse, check_spare, index_nbits
 
 _WORD = 8
 

@@ -11,18 +11,13 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import extending, types
-from numpy.typing import NDArray
 
-from thinwire.kernels.cpu.arrays import Place
+from thinwire.kernels.cpu.arrays import Bits, Floats, Gradient, Indices, Place
 from thinwire.kernels.cpu.compiled import kernel, part
 from thinwire.kernels.cpu.intrinsics import MAGNITUDE, magnitude
 
 intrinsic: Any = extending.intrinsic
 
-Floats = NDArray[np.float32]
-Bits = NDArray[np.int64]
-# float32, or the bits of bfloat16 as uint16.
-Gradient = NDArray[Any]
 
 _LANES = 16
 _I16, _I32, _I64 = (ir.IntType(width) for width in (16, 32, 64))
@@ -168,7 +163,7 @@ def accumulate(
 @kernel
 def accumulate_and_mark(
     words: Bits,
-    layout: tuple[Bits, Bits, NDArray[Any], int],
+    layout: tuple[Bits, Bits, Indices, int],
     x: Floats,
     offset: int,
     grad: Gradient,

@@ -15,16 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.cpu.arrays import Indices, Words
 from thinwire.kernels.cpu.bits import all_zero_from, as_words
 from thinwire.kernels.cpu.compiled import allocating, kernel, part
 from thinwire.kernels.cpu.elias_fano import count_set_bits, read_set_bits
 from thinwire.kernels.cpu.random_words import random_word
 from thinwire.kernels.sections import check_length, check_spare, index_dtype
 
-Words = NDArray[np.uint64]
 Cells = NDArray[Any]
-Indices = NDArray[Any]
-Keys = NDArray[np.uint64]
 
 
 def set_bits(section: Tensor, size: int) -> Tensor:
@@ -70,8 +68,8 @@ def _flat(cells: Tensor) -> Cells:
     return flat
 
 
-def _unsigned(keys: Tensor) -> Keys:
-    unsigned: Keys = keys.contiguous().numpy().view(np.uint64)
+def _unsigned(keys: Tensor) -> Words:
+    unsigned: Words = keys.contiguous().numpy().view(np.uint64)
     return unsigned
 
 
@@ -84,7 +82,7 @@ def _place(hashed: Any, row: Any, columns: Any) -> Any:
 
 @kernel
 def _insert(
-    ids: Indices, values: Cells, keys: Keys, columns: int, cells: Cells
+    ids: Indices, values: Cells, keys: Words, columns: int, cells: Cells
 ) -> None:
     width = values.shape[1]
     for x in range(len(ids)):
@@ -104,7 +102,7 @@ def _insert(
 def _peel(
     cells: Cells,
     ids: Indices,
-    keys: Keys,
+    keys: Words,
     columns: int,
     values: Cells,
     stuck: NDArray[np.bool_],
@@ -159,7 +157,7 @@ def _peel(
 def _estimate(
     cells: Cells,
     ids: Indices,
-    keys: Keys,
+    keys: Words,
     columns: int,
     median: bool,  # noqa: FBT001
     values: Cells,

@@ -7,8 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.cpu.arrays import Floats, Octets
 from thinwire.kernels.cpu.compiled import allocating, kernel, part
 from thinwire.kernels.reference.poly import (
+    AS_THEY_ARE,
     VALUES_PER_PIECE,
     assembled,
     check_descending,
@@ -16,12 +18,8 @@ from thinwire.kernels.reference.poly import (
     parsed,
 )
 
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
 Lengths = NDArray[np.int64]
-Counts = NDArray[np.uint8]
 
-_AS_THEY_ARE = 255
 _RUNS = 5
 _BATCH = 256
 
@@ -127,7 +125,7 @@ def _cut(values: Floats, most: int, least: int, ends: Lengths) -> int:
 @kernel
 @allocating
 def _describe(
-    values: Floats, ends: Lengths, degree: int, counts: Counts, data: Floats
+    values: Floats, ends: Lengths, degree: int, counts: Octets, data: Floats
 ) -> int:
     """Write the numbers that describe each piece; returns how many there are."""
     used = 0
@@ -145,7 +143,7 @@ def _describe(
                 counts[i] = degree + 1
                 used += degree + 1
                 continue
-        counts[i] = _AS_THEY_ARE
+        counts[i] = AS_THEY_ARE
         data[used : used + len(piece)] = piece
         used += len(piece)
     return used
@@ -230,7 +228,7 @@ def _curve(coefficients: Floats, values: Floats) -> bool:
 
 @kernel
 @allocating
-def _evaluate(lengths: Lengths, counts: Counts, data: Floats, values: Floats) -> bool:
+def _evaluate(lengths: Lengths, counts: Octets, data: Floats, values: Floats) -> bool:
     """Every piece; returns whether all values are finite."""
     finite = True
     at = 0
@@ -238,7 +236,7 @@ def _evaluate(lengths: Lengths, counts: Counts, data: Floats, values: Floats) ->
     for i in range(len(lengths)):
         piece = values[start : start + lengths[i]]
         start += lengths[i]
-        if counts[i] == _AS_THEY_ARE:
+        if counts[i] == AS_THEY_ARE:
             piece[:] = data[at : at + len(piece)]
             at += len(piece)
             for t in range(len(piece)):

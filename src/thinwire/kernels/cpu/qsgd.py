@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.cpu.arrays import Floats, Octets
 from thinwire.kernels.cpu.compiled import kernel, part
 from thinwire.kernels.cpu.random_words import random_word
 from thinwire.kernels.random_words import mixed
@@ -22,7 +23,6 @@ from thinwire.kernels.reference.qsgd import (
 )
 from thinwire.kernels.sections import check_length
 
-Floats = NDArray[np.float32]
 Numbers = NDArray[Any]
 
 # Squares are added in the order of the values, and each addition waits for the one
@@ -56,7 +56,7 @@ def decode_qsgd(section: Tensor, nnz: int, levels: int, bucket: int) -> Tensor:
 
 
 def _parts(
-    section: NDArray[np.uint8], nnz: int, levels: int, bucket: int
+    section: Octets, nnz: int, levels: int, bucket: int
 ) -> tuple[Floats, Numbers]:
     ends = 4 * -(-nnz // bucket)
     numbers = np.int8 if number_dtype(levels) == torch.int8 else np.int16

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.cpu.arrays import Indices, Octets, Words
 from thinwire.kernels.cpu.bits import all_zero_from, as_section, as_words
 from thinwire.kernels.cpu.compiled import allocating, kernel
 from thinwire.kernels.cpu.intrinsics import leading_zeros, trailing_zeros
@@ -25,10 +25,6 @@ from thinwire.kernels.sections import (
     check_spare,
     index_dtype,
 )
-
-Words = NDArray[np.uint64]
-Octets = NDArray[np.uint8]
-Indices = NDArray[Any]
 
 _BLOCK = 256
 # Three widths are tried: the first of them is at most this.

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.cpu.arrays import Indices
 from thinwire.kernels.cpu.bits import (
     all_zero_from,
     as_section,
@@ -26,7 +27,6 @@ from thinwire.kernels.sections import (
 )
 
 Runs = NDArray[np.int64]
-Indices = NDArray[Any]
 
 
 def encode_runs(indices: Tensor, size: int) -> Tensor:

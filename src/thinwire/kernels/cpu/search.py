@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.cpu import passes, select
-from thinwire.kernels.cpu.arrays import Place
+from thinwire.kernels.cpu.arrays import Bits, Floats, Place
 from thinwire.kernels.sections import index_dtype
 
 # A threshold aims at more candidates than are selected, by this share at least: by more
@@ -41,7 +41,7 @@ _kept = threading.local()
 class Marks(NamedTuple):
     """Memory for a bit per element; the threshold of the marks, or UNKNOWN; slack."""
 
-    words: NDArray[np.int64]
+    words: Bits
     threshold: int
     slack: float
 
@@ -118,7 +118,7 @@ def next_threshold(
     return max(min(reached, kth), lowest, _LEAST)
 
 
-def scratch_for(size: int, dtype: Any) -> tuple[NDArray[Any], NDArray[np.float32]]:
+def scratch_for(size: int, dtype: Any) -> tuple[NDArray[Any], Floats]:
     """This thread's scratch memory for candidates, valid until its next call.
 
     It is kept, because fresh memory costs a page fault every 4 kB.

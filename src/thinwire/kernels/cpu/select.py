@@ -11,9 +11,8 @@ import threading
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from thinwire.kernels.cpu.arrays import Place
+from thinwire.kernels.cpu.arrays import Bits, Counts, Entries, Floats, Indices, Place
 from thinwire.kernels.cpu.compiled import kernel, part
 from thinwire.kernels.cpu.intrinsics import (
     MAGNITUDE,
@@ -22,12 +21,6 @@ from thinwire.kernels.cpu.intrinsics import (
     prefetch,
     trailing_zeros,
 )
-
-Floats = NDArray[np.float32]
-Bits = NDArray[np.int64]
-Indices = NDArray[Any]
-Counts = NDArray[np.int32]
-Entries = tuple[Indices, Floats]
 
 BINS = 1 << 13
 # The first count above a known threshold: bins 0.1 % wide, eight octaves of them.

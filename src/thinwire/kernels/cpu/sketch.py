@@ -10,22 +10,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.cpu.arrays import Doubles, Floats, Words
 from thinwire.kernels.cpu.compiled import allocating, kernel, part
 from thinwire.kernels.cpu.random_words import random_word
 from thinwire.kernels.cpu.threads import share_out
 from thinwire.kernels.hashes import Hashes, half_bits, turn_keys
 
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
-Words = NDArray[np.uint64]
-
 # Elements of a tile: what it takes in all rows stays in the first cache.
 _TILE = 1024
 _LANES = 64
 _NETWORKS = (1, 3, 5, 7)
+_ADD, _READ = False, True
 
 
 def encode_sketch(x: Tensor, hashes: Hashes) -> Tensor:
@@ -98,7 +95,7 @@ def _encode_rows(
             if block == 1:
                 _add_each(table[i], tile, p, keys[i], cells, signed)
             else:
-                _add_runs(table[i], tile, p, keys[i], block)
+                _for_each_run(table[i], tile, p, keys[i], block, _ADD)
 
 
 @part
@@ -115,20 +112,32 @@ def _add_each(
 
 
 @part
-def _add_runs(row: Floats, tile: Floats, p: int, key: Any, block: int) -> None:
+def _for_each_run(
+    row: Floats,
+    values: Floats,
+    p: int,
+    key: Any,
+    block: int,
+    reading: bool,  # noqa: FBT001
+) -> None:
+    """Add values to a row, or read them, where values begin at element `p`."""
     columns = len(row)
     number = p // block
     lane = p - number * block
     t = 0
-    while t < len(tile):
+    while t < len(values):
         word = random_word(key, number)
-        end = min(t + block - lane, len(tile))
+        end = min(t + block - lane, len(values))
         cell = _cell(word, columns) + lane
         if cell >= columns:
             cell -= columns
         around = min(t + columns - cell, end)
-        _add_run(row[cell:], tile[t:around], _sign(word))
-        _add_run(row, tile[around:end], _sign(word))
+        if reading:
+            _read_run(row[cell:], values[t:around], _sign(word))
+            _read_run(row, values[around:end], _sign(word))
+        else:
+            _add_run(row[cell:], values[t:around], _sign(word))
+            _add_run(row, values[around:end], _sign(word))
         t = end
         lane = 0
         number += 1
@@ -138,6 +147,12 @@ def _add_runs(row: Floats, tile: Floats, p: int, key: Any, block: int) -> None:
 def _add_run(cells: Floats, values: Floats, sign: Any) -> None:
     for t in range(len(values)):
         cells[t] += sign * values[t]
+
+
+@part
+def _read_run(cells: Floats, values: Floats, sign: Any) -> None:
+    for t in range(len(values)):
+        values[t] = sign * cells[t]
 
 
 @kernel
@@ -159,7 +174,7 @@ def _estimate(
             if block == 1:
                 _read_each(table[i], seen[i, : len(tile)], p, keys[i])
             else:
-                _read_runs(table[i], seen[i, : len(tile)], p, keys[i], block)
+                _for_each_run(table[i], seen[i, : len(tile)], p, keys[i], block, _READ)
         if mean:
             _mean(seen, tile)
         elif rows == 1:
@@ -178,32 +193,6 @@ def _read_each(row: Floats, seen: Floats, p: int, key: Any) -> None:
     for t in range(len(seen)):
         word = random_word(key, p + t)
         seen[t] = _sign(word) * row[_cell(word, columns)]
-
-
-@part
-def _read_runs(row: Floats, seen: Floats, p: int, key: Any, block: int) -> None:
-    columns = len(row)
-    number = p // block
-    lane = p - number * block
-    t = 0
-    while t < len(seen):
-        word = random_word(key, number)
-        end = min(t + block - lane, len(seen))
-        cell = _cell(word, columns) + lane
-        if cell >= columns:
-            cell -= columns
-        around = min(t + columns - cell, end)
-        _read_run(row[cell:], seen[t:around], _sign(word))
-        _read_run(row, seen[around:end], _sign(word))
-        t = end
-        lane = 0
-        number += 1
-
-
-@part
-def _read_run(cells: Floats, seen: Floats, sign: Any) -> None:
-    for t in range(len(seen)):
-        seen[t] = sign * cells[t]
 
 
 # Adding zero removes the sign of a zero: which of two zeros a comparison returns

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from thinwire.kernels.cpu.arrays import Indices, Octets
 from thinwire.kernels.cpu.compiled import kernel
 from thinwire.kernels.reference.varint import check_enough, check_shortest
 from thinwire.kernels.sections import (
@@ -16,9 +16,6 @@ from thinwire.kernels.sections import (
     check_spare,
     index_dtype,
 )
-
-Octets = NDArray[np.uint8]
-Indices = NDArray[Any]
 
 _ENDED = -1
 _TOO_LONG = -2

@@ -12,9 +12,7 @@ from thinwire.kernels.cuda.buffer import CandidateBuffer, lists_candidates
 from thinwire.kernels.cuda.launch import EXACT, LONGEST, cdiv, flat
 from thinwire.kernels.cuda.partition import select_densely
 from thinwire.kernels.reference import accumulate as reference
-from thinwire.kernels.sections import check_gradient
-
-Sparse = tuple[Tensor, Tensor]
+from thinwire.kernels.sections import Sparse, check_gradient
 
 
 def accumulate_(

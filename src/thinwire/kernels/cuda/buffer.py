@@ -24,8 +24,8 @@ from thinwire.kernels.cuda.launch import (
     following,
 )
 from thinwire.kernels.cuda.partition import new_lists, row_table
+from thinwire.kernels.sections import Sparse
 
-Sparse = tuple[Tensor, Tensor]
 Lists = list[Sparse]
 
 # Blocks up to this length are selected from in one launch that reads them six times.

@@ -16,9 +16,7 @@ from thinwire.kernels.cuda.buffer import CandidateBuffer, lists_candidates
 from thinwire.kernels.cuda.elements import add_at_, leave_at_
 from thinwire.kernels.cuda.halves import to_bfloat16
 from thinwire.kernels.cuda.launch import flat
-from thinwire.kernels.sections import check_gradient
-
-Sparse = tuple[Tensor, Tensor]
+from thinwire.kernels.sections import Sparse, check_gradient
 
 
 class Candidates:

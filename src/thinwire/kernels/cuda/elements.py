@@ -109,10 +109,9 @@ def flag_mismatch_(flag: Tensor, section: Tensor, expected: bytes) -> None:
 def _run(
     what: int,
     x: Tensor,
-    entries: tuple[Tensor, Tensor],
+    entries: tuple[Tensor, ...],
     block: Block | None,
     *,
-    sent: Tensor | None = None,
     divisor: float = 1.0,
     lowest: int = 0,
     holder: tuple[int, int] = (1, 0),
@@ -120,7 +119,7 @@ def _run(
     block = block or Block.whole(x.numel())
     if block.length and block.position(block.length - 1) >= x.numel():
         raise ValueError(f"{block} does not lie in a vector of {x.numel()} elements")
-    indices, values = entries
+    indices, values, *sent = entries
     nnz = len(indices)
     if nnz == 0:
         return
@@ -129,7 +128,7 @@ def _run(
         flat(x).view(torch.int16) if bf16 else flat(x),
         flat(indices),
         flat(values),
-        flat(values if sent is None else sent),
+        flat(sent[0] if sent else values),
         float(divisor),
         nnz,
         lowest,
@@ -141,7 +140,7 @@ def _run(
         what=what,
         dividing=divisor != 1.0,
         sharing=holder[0] > 1,
-        subtracting=sent is not None,
+        subtracting=bool(sent),
         bf16=bf16,
         **EXACT,
     )
@@ -173,7 +172,7 @@ def leave_at_(
     *,
     block: Block | None = None,
 ) -> None:
-    _run(LEAVE, x, (indices, held), block, sent=sent)
+    _run(LEAVE, x, (indices, held, sent), block)
 
 
 def return_at_(
@@ -188,7 +187,8 @@ def return_at_(
     count, _ = holders
     equal = count & (count - 1) == 0
     share = {"divisor": float(count)} if equal else {"holder": holders}
-    _run(RETURN, x, (indices, values), block, sent=sent, **share)
+    entries = (indices, values) if sent is None else (indices, values, sent)
+    _run(RETURN, x, entries, block, **share)
 
 
 def scatter_(

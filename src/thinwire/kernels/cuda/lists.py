@@ -23,10 +23,9 @@ from thinwire.kernels.cuda.launch import EXACT, cdiv, flat, kernel
 from thinwire.kernels.cuda.partition import shared_words, split_list
 from thinwire.kernels.deferred_errors import must_raise
 from thinwire.kernels.reference import lists as reference
-from thinwire.kernels.sections import index_dtype
+from thinwire.kernels.reference.lists import join_contiguous, split_off_all_or_none
+from thinwire.kernels.sections import Sparse, index_dtype
 from thinwire.kernels.trees import added_up
-
-Sparse = tuple[Tensor, Tensor]
 
 ENTRIES: Any = tl.constexpr(512)
 
@@ -163,10 +162,8 @@ def merge_split(left: Sparse, right: Sparse, k: int) -> tuple[Sparse, Sparse]:
 
 
 def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
-    k = min(k, len(values))
-    if k <= 0 or k == len(values):
-        every, none = (indices.clone(), values.clone()), (indices[:0], values[:0])
-        return (every, none) if k > 0 else (none, every)
+    if not 0 < k < len(values):
+        return split_off_all_or_none(indices, values, k)
     return split_list(flat(indices), flat(values), k)
 
 
@@ -196,15 +193,10 @@ def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
     chunk = chunk_of(tuple(blocks))
     if chunk < 0:
         return reference.join.reference(lists, blocks)
-    dtype = index_dtype(sum(block.length for block in blocks))
-    values = torch.cat([v for _, v in lists])
     if chunk == 0:
-        shifted = [
-            indices.to(dtype) + block.start
-            for (indices, _), block in zip(lists, blocks, strict=True)
-        ]
-        return torch.cat(shifted), values
-    local = torch.cat([indices for indices, _ in lists])
+        return join_contiguous(lists, blocks)
+    dtype = index_dtype(sum(block.length for block in blocks))
+    local, values = (torch.cat(parts) for parts in zip(*lists, strict=True))
     nnz = len(local)
     indices = torch.empty(nnz, dtype=dtype, device=local.device)
     joined = torch.empty_like(values)

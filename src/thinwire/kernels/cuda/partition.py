@@ -8,47 +8,15 @@ from torch import Tensor
 from thinwire.kernels.blocks import Block
 from thinwire.kernels.cuda import dense_select
 from thinwire.kernels.cuda.launch import TOGETHER, cdiv, company
-
-Sparse = tuple[Tensor, Tensor]
+from thinwire.kernels.sections import Sparse
 
 
 def select_densely(x: Tensor, k: int, block: Block) -> Sparse:
     """The `k` largest of a block, without candidates."""
-    device = x.device
-    programs = min(company(device), max(cdiv(block.length, 2048), 1))
-    shared = shared_words(device).zero_()
-    parts = shared[dense_select.SHARED.value :]
-    indices, values = new_lists(k, device)
-    rows = row_table((0,), (k,), device)
-    dense_select.partition[(programs,)](
-        x,
-        x,
-        rows,
-        1,
-        rows,
-        block.start,
-        block.length,
-        block.stride,
-        shared,
-        shared,
-        parts,
-        parts,
-        0,
-        indices,
-        values,
-        indices,
-        values,
-        chunk=0 if block.contiguous else block.chunk,
-        one=True,
-        asked=False,
-        splitting=False,
-        holes=False,
-        removing=False,
-        extracted=False,
-        bf16=False,
-        **TOGETHER,
-    )
-    return indices, values
+    out = new_lists(k, x.device)
+    shared = shared_words(x.device).zero_()
+    _partition(x, x, k, block, shared, (*out, *out), splitting=False, holes=False)
+    return out
 
 
 def split_list(
@@ -61,43 +29,59 @@ def split_list(
 ) -> tuple[Sparse, Sparse]:
     """The `k` largest entries of a list, and the others, holes among them.
 
-    `shared` are words that have been cleared, if somebody has done it.
+    `shared` is memory from `shared_words` that is all zero.
     """
-    device, nnz = values.device, len(values)
-    programs = min(company(device), cdiv(nnz, 2048))
-    shared = shared_words(device).zero_() if shared is None else shared
+    shared = shared_words(values.device).zero_() if shared is None else shared
+    kept, dropped = (
+        (indices.new_empty(count), values.new_empty(count))
+        for count in (k, len(values) - k)
+    )
+    whole, out = Block.whole(len(values)), (*kept, *dropped)
+    _partition(values, indices, k, whole, shared, out, splitting=True, holes=holes)
+    return kept, dropped
+
+
+def _partition(
+    x: Tensor,
+    labels: Tensor,
+    k: int,
+    block: Block,
+    shared: Tensor,
+    out: tuple[Tensor, ...],
+    **form: bool,
+) -> None:
+    """Launch `dense_select.partition` for one block of `x`.
+
+    `out` is memory for the indices and values of the `k` largest elements, and of the
+    others if `form` has `splitting`.
+    """
+    programs = min(company(x.device), max(cdiv(block.length, 2048), 1))
     parts = shared[dense_select.SHARED.value :]
-    kept = torch.empty(k, dtype=indices.dtype, device=device), values.new_empty(k)
-    rest = nnz - k
-    dropped = indices.new_empty(rest), values.new_empty(rest)
-    rows = row_table((0,), (k,), device)
+    rows = row_table((0,), (k,), x.device)
     dense_select.partition[(programs,)](
-        values,
-        indices,
+        x,
+        labels,
         rows,
         1,
         rows,
-        0,
-        nnz,
-        nnz,
+        block.start,
+        block.length,
+        block.stride,
         shared,
         shared,
         parts,
         parts,
         0,
-        *kept,
-        *dropped,
-        chunk=0,
+        *out,
+        chunk=0 if block.contiguous else block.chunk,
         one=True,
         asked=False,
-        splitting=True,
-        holes=holes,
         removing=False,
         extracted=False,
         bf16=False,
+        **form,
         **TOGETHER,
     )
-    return kept, dropped
 
 
 def new_lists(nnz: int, device: torch.device) -> Sparse:
@@ -107,7 +91,7 @@ def new_lists(nnz: int, device: torch.device) -> Sparse:
 
 
 def shared_words(device: torch.device) -> Tensor:
-    """Room for what programs that wait for each other share; to be cleared."""
+    """Uninitialised memory that the programs of one launch share."""
     size = dense_select.SHARED.value + 2 * company(device)
     return torch.empty(size, dtype=torch.int32, device=device)
 

@@ -7,9 +7,7 @@ from thinwire.kernels.blocks import Block
 from thinwire.kernels.dispatch import primitive
 from thinwire.kernels.reference.dense import by_magnitude
 from thinwire.kernels.reference.elements import positions
-from thinwire.kernels.sections import index_dtype
-
-Sparse = tuple[Tensor, Tensor]
+from thinwire.kernels.sections import Sparse, index_dtype
 
 
 @primitive

@@ -11,8 +11,7 @@ from thinwire.kernels.dispatch import primitive
 from thinwire.kernels.reference.accumulate import accumulate_, select
 from thinwire.kernels.reference.elements import add_at_, leave_at_
 from thinwire.kernels.reference.halves import to_bfloat16
-
-Sparse = tuple[Tensor, Tensor]
+from thinwire.kernels.sections import Sparse
 
 
 class Candidates:

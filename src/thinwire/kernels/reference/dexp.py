@@ -87,8 +87,10 @@ def _ratios(y: Floats) -> tuple[float, float] | None:
     x = np.arange(len(y)) / float(last)
     integral = _integral(scaled, half)
     columns = [_integral(integral, half), integral, x, np.ones(len(y))]
-    gram = [[added_up(one * other) for other in columns] for one in columns]
-    a, b, *_ = _solved(gram, [added_up(column * scaled) for column in columns])
+    gram = np.array([[added_up(one * other) for other in columns] for one in columns])
+    right = np.array([added_up(column * scaled) for column in columns])
+    solve(gram, right)
+    a, b, *_ = right.tolist()
     discriminant = b * b + 4.0 * a
     if not discriminant > 0:
         return None
@@ -103,37 +105,46 @@ def _integral(y: Doubles, half: float) -> Doubles:
     return np.add.accumulate(np.concatenate([[0.0], areas]))
 
 
-def _solved(rows: list[list[float]], right: list[float]) -> list[float]:
-    """Gaussian elimination, by the largest pivot of each column."""
+# Kernels for the CPU compile the next two functions.
+
+
+def solve(rows: Doubles, right: Doubles) -> None:
+    """Solve linear equations in place: `right` becomes the solution.
+
+    By Gaussian elimination, with the largest pivot of each column.
+    """
     count = len(right)
     for k in range(count):
-        pivot = max(range(k, count), key=lambda i: abs(rows[i][k]))
-        rows[k], rows[pivot] = rows[pivot], rows[k]
+        pivot = k
+        for i in range(k + 1, count):
+            if abs(rows[i, k]) > abs(rows[pivot, k]):
+                pivot = i
+        for j in range(count):
+            rows[k, j], rows[pivot, j] = rows[pivot, j], rows[k, j]
         right[k], right[pivot] = right[pivot], right[k]
         for i in range(k + 1, count):
-            factor = np.float64(rows[i][k]) / rows[k][k]
+            factor = rows[i, k] / rows[k, k]
             for j in range(k, count):
-                rows[i][j] -= factor * rows[k][j]
+                rows[i, j] -= factor * rows[k, j]
             right[i] -= factor * right[k]
     for k in range(count - 1, -1, -1):
         for j in range(k + 1, count):
-            right[k] -= rows[k][j] * right[j]
-        right[k] = float(np.float64(right[k]) / rows[k][k])
-    return right
+            right[k] -= rows[k, j] * right[j]
+        right[k] = right[k] / rows[k, k]
 
 
 def exp(x: float) -> float:
-    """e**x by its series, the same on every machine: a library's last bit is not."""
+    """e**x by its series, because the last bit of a library's differs by machine."""
     halvings = 0
     while 0.125 < abs(x) < math.inf:
         x /= 2.0
         halvings += 1
-    result = np.float64(1.0)
+    result = 1.0
     for term in range(EXP_TERMS, 0, -1):
         result = result * x / term + 1.0
     for _ in range(halvings):
         result *= result
-    return float(result)
+    return result
 
 
 def _amplitudes(y: Floats, p: float, q: float) -> tuple[float, float]:

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from thinwire.kernels.blocks import Block
 from thinwire.kernels.dispatch import primitive
+from thinwire.kernels.sections import Sparse
 from thinwire.kernels.transfers import on_device
-
-Sparse = tuple[Tensor, Tensor]
 
 
 def positions(indices: Tensor, block: Block | None) -> Tensor:

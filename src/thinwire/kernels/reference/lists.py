@@ -9,10 +9,8 @@ from thinwire.kernels.blocks import Block
 from thinwire.kernels.dispatch import primitive
 from thinwire.kernels.reference.dense import by_magnitude
 from thinwire.kernels.reference.elements import positions
-from thinwire.kernels.sections import index_dtype
+from thinwire.kernels.sections import Sparse, index_dtype
 from thinwire.kernels.trees import added_up
-
-Sparse = tuple[Tensor, Tensor]
 
 
 @primitive
@@ -42,6 +40,14 @@ def split(indices: Tensor, values: Tensor, k: int) -> tuple[Sparse, Sparse]:
     order = by_magnitude(values)
     kept, dropped = order[:k].sort().values, order[k:].sort().values
     return (indices[kept], values[kept]), (indices[dropped], values[dropped])
+
+
+def split_off_all_or_none(
+    indices: Tensor, values: Tensor, k: int
+) -> tuple[Sparse, Sparse]:
+    """`split` where `k` is 0 or less, or not less than the number of entries."""
+    every, none = (indices.clone(), values.clone()), (indices[:0], values[:0])
+    return (every, none) if k > 0 and len(values) else (none, every)
 
 
 @primitive
@@ -75,6 +81,16 @@ def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
     size = sum(block.length for block in blocks)
     values = torch.cat([v for _, v in lists])[order]
     return indices.to(index_dtype(size)), values
+
+
+def join_contiguous(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
+    """`join` for contiguous blocks in ascending order."""
+    dtype = index_dtype(sum(block.length for block in blocks))
+    shifted = [
+        indices.to(dtype) + block.start
+        for (indices, _), block in zip(lists, blocks, strict=True)
+    ]
+    return torch.cat(shifted), torch.cat([values for _, values in lists])
 
 
 @primitive

@@ -13,8 +13,6 @@ from thinwire.kernels.reference.elias_fano import (
 from thinwire.kernels.reference.halves import to_bfloat16
 from thinwire.kernels.sections import check_spare, index_nbits
 
-Sparse = tuple[Tensor, Tensor]
-
 
 @primitive
 def encode_packet(
