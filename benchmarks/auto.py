@@ -1,4 +1,4 @@
-"""Is auto ever slower than dense or bf16? A grid of sizes, ranks and links.
+"""Whether auto is ever slower than dense or bf16: a grid of sizes, ranks and links.
 
     sudo .venv/bin/python benchmarks/auto.py --results auto.jsonl
 

@@ -1,4 +1,4 @@
-"""What the measured codecs are held to."""
+"""Limits for the measured codecs."""
 
 import argparse
 from collections.abc import Sequence

@@ -62,7 +62,7 @@ COMPOSED = (
 )
 SUMMED = (DEFAULT_CODEC, "rice+log4")
 BANDWIDTHS = {"1 Gbit/s": 125e6, "10 Gbit/s": 1250e6}
-# Elements, entries and rate; the recall of p1, leftmost and p2 that the sheet states.
+# Elements, entries and rate; the expected recall of p1, leftmost and p2.
 RECALLS = (
     (36_864, 368, 0.001, (0.918, 0.912, 0.997)),
     (36_864, 368, 0.002, (0.845, 0.841, 0.989)),
@@ -182,7 +182,7 @@ def show_sweep(options: argparse.Namespace, figures: Figures) -> None:
 
 
 def show_recall(figures: Figures) -> None:
-    title("Bloom: recall of the policies, mean of 5 supports (the sheet's in brackets)")
+    title("Bloom: recall of the policies, mean of 5 supports (expected in brackets)")
     policies = ("p1", "leftmost", "p2")
     head("elements", "entries", "rate", "bits", *policies)
     for size, nnz, fpr, wanted in RECALLS:

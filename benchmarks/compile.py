@@ -1,4 +1,4 @@
-"""Compile time: what the first SparDL reduction takes on a fresh machine, and later.
+"""Compile time: the first SparDL reduction on a fresh machine, and later.
 
     python benchmarks/compile.py
     python benchmarks/compile.py --ranks 8 --cores 0,1 --kernels

@@ -1,4 +1,4 @@
-"""Times of a CUDA device, and whether they meet an aim."""
+"""Times of a CUDA device, and limits for them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

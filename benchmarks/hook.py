@@ -1,4 +1,4 @@
-"""What the hook costs: backward passes of plain DDP, and of DDP with a method attached.
+"""The cost of the hook: backward passes of plain DDP, and of DDP with a method.
 
     python benchmarks/hook.py --parameters 10_000_000 --ranks 2 --repeats 15
 

@@ -1,4 +1,4 @@
-"""How often a table is peeled at once, and what it costs; every reading is verified.
+"""How often one peeling is enough for a table, and its cost; results are verified.
 
 python benchmarks/peel.py            # both tables
 python benchmarks/peel.py --quick    # fewer trials

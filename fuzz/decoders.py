@@ -1,4 +1,4 @@
-"""Fuzz the decoders: look for bytes that do more than be refused or be a list.
+"""Fuzz the decoders: any bytes must be refused or decode to a valid list.
 
     make fuzz SECONDS=1200
 

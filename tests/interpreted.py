@@ -1,4 +1,4 @@
-"""The Triton kernels in place of the processor's, so that stages run on them anywhere.
+"""The Triton kernels, interpreted, in place of the CPU's.
 
 Interpreted kernels run on tensors in the processor's memory, slowly and one at a time.
 """

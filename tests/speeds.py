@@ -1,4 +1,4 @@
-"""A machine of round numbers, for forecasts that can be worked out by hand."""
+"""A machine with round numbers, for worked examples of forecasts."""
 
 from thinwire.cost import Rounds
 from thinwire.tools.plan.candidates import with_teams

@@ -1,4 +1,4 @@
-"""What property tests draw from, and settings that a busy machine can meet."""
+"""Hypothesis strategies, and settings for slow machines."""
 
 import torch
 from hypothesis import HealthCheck, settings

@@ -1,4 +1,4 @@
-"""Names to objects: every name builds, and a wrong one says which was meant."""
+"""Names to objects: every name builds; a wrong name gets a suggestion."""
 
 from dataclasses import fields
 

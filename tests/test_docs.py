@@ -1,4 +1,4 @@
-"""The documents say what the code says, and what they name exists."""
+"""The documents agree with the code; what they name exists."""
 
 import posixpath
 import re

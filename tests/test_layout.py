@@ -1,4 +1,4 @@
-"""Layouts: where the pieces of a flat vector lie."""
+"""Layout: the offsets and strides of pieces in a flat vector."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What `import thinwire` gives, and what it must not do."""
+"""The names of `import thinwire`, and what it does not import."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Rows: looked up by number, zeros where there are none."""
+"""Rows: lookup by number, zeros for rows that are not listed."""
 
 import torch
 

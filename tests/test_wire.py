@@ -1,4 +1,4 @@
-"""Packets: the header is what the module says, and none of it is believed."""
+"""Packets: the header has the stated fields, and each is checked."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Training with every method: does it arrive where dense training does.
+"""Training with every method, to compare its metric with dense training.
 
     python -m experiments.convergence --data DATA --minutes 9 --at-once 14
     python -m experiments.convergence --write docs/experiments/results.md
@@ -158,7 +158,7 @@ def _with_mps(env: dict[str, str], arguments: argparse.Namespace) -> dict[str, s
 
 
 def _hand_over(work: Path, out: Path) -> None:
-    """Copy the checkpoints that fit, and what all runs have said."""
+    """Copy the checkpoints that fit, and the output of all runs."""
     out.mkdir(parents=True, exist_ok=True)
     for path in hand_over(list(work.glob("*.pt")), out):
         print(f"left behind: {path.name}, {path.stat().st_size >> 20} MiB")
@@ -183,7 +183,7 @@ def merge(source: Path) -> None:
 
 
 def compacted(result: dict) -> dict:
-    """A result without what no page shows: checksums and seconds of every epoch."""
+    """A result without the checksums and seconds of every epoch."""
     dropped = {"checksum", "seconds"}
     history = {k: v for k, v in result["history"].items() if k not in dropped}
     return rounded({**result, "history": history}, digits=9)

@@ -38,7 +38,7 @@ class Run:
 
 
 def matrix(recipes: dict[str, dict]) -> list[Run]:
-    """Every run, most wanted first."""
+    """Every run, in order of importance."""
     return sorted(
         (run for task in FOLDERS for run in _runs(task, recipes.get(task, {}))),
         key=lambda run: run.stage,
@@ -62,7 +62,7 @@ def _runs(task: str, recipe: dict) -> Iterator[Run]:
         return Run(stage, label, spec)
 
     def falling(stage: int, method: str, density: float, **reduction) -> Run:
-        """A method with more in the first epochs."""
+        """A method with a higher density in the first epochs."""
         return make(
             stage,
             f"{method} {density:.4g} %{note}, densities falling from 25 %",

@@ -1,6 +1,6 @@
-"""Checkpoints that travel in parts: NAME.pt.000, NAME.pt.001 and so on.
+"""Checkpoints that are split into files: NAME.pt.000, NAME.pt.001 and so on.
 
-A device machine sends back few files, none of them large.
+For machines from which only a few files, none of them large, can be copied.
 """
 
 import math
@@ -50,7 +50,7 @@ def take_over(folder: Path, work: Path) -> list[Path]:
 
 
 def _check_complete(name: str, parts: list[Path]) -> None:
-    """That none is missing; of the last one, the checkpoint itself will tell."""
+    """Raise if a part is missing, except the last: loading then fails."""
     for number, part in enumerate(parts):
         if part.suffix != f".{number:03}":
             raise SystemExit(

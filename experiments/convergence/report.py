@@ -1,4 +1,4 @@
-"""What the runs of convergence.py came to: a page of tables, and curves beside it."""
+"""The page of results: tables of the runs, and their curves."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -225,7 +225,7 @@ def _card(result: dict[str, Any], busiest: float) -> str:
 
 
 def _remarks(rows: Sequence[Row]) -> Iterator[str]:
-    """What the figures say by themselves, in words."""
+    """Sentences that follow from the figures."""
     unit = "points" if rows[0].first["higher_is_better"] else "units of perplexity"
     several = [row for row in rows if len(row.by_seed) > 1]
     ways = sorted({row.clips_locally for row in several})
@@ -264,7 +264,7 @@ def _remarks(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _said_of_gradients(rows: Sequence[Row]) -> str:
-    """How gradients moved meanwhile, where that was recorded."""
+    """How gradient norms changed during training, if recorded."""
     grown = [
         norms[-1] / norms[2 * len(norms) // 3 - 1]
         for row in rows

@@ -1,4 +1,4 @@
-"""What the page of results says beside its tables."""
+"""The text of the page of results."""
 
 TITLES = {
     "resnet20-cifar10": "ResNet-20 on CIFAR-10, 8 workers",

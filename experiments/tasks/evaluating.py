@@ -1,4 +1,4 @@
-"""What every evaluation does to a model, and undoes."""
+"""The model's mode during an evaluation."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -17,7 +17,7 @@ def generator_of(seed: int, epoch: int) -> torch.Generator:
 
 
 class PerEpoch(Generic[Drawn]):
-    """What is drawn once per epoch and kept until another one is asked for."""
+    """A function's result for the last epoch it was called with."""
 
     def __init__(self, draw: Callable[[torch.Generator], Drawn]) -> None:
         self._draw = draw

@@ -1,4 +1,4 @@
-"""The checkpoint of a run: all that it needs to go on as if it had never stopped."""
+"""The checkpoint of a run: a resumed run equals an uninterrupted one."""
 
 import os
 import time
@@ -18,7 +18,7 @@ _SAVE_EVERY = 60.0  # seconds between checkpoints
 
 @dataclass(slots=True)
 class History:
-    """What is known at the end of an epoch."""
+    """The figures at the end of every epoch so far."""
 
     loss: list[float] = field(default_factory=list)
     metric: list[float] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Clipped: a feedback that bounds the norm of a rank's gradient before it remembers.
+"""Clipped: a feedback that clips each rank's gradient before it accumulates.
 
 A gradient that waits in a residual meets others there, so that clipping what is
 delivered at last would cut sums of many steps. Each rank may instead give its own

@@ -123,7 +123,7 @@ def check(task: Task, spec: Spec) -> None:
 
 
 def start(plan: TrainingPlan, console: Console) -> None:
-    """Run it, show what came of it, and write it down."""
+    """Run it, show the result, and write it to the file."""
     result = _finished(plan) or _trained(plan, console)
     if result is None:
         console.print(_unfinished(plan), highlight=False)

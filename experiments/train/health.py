@@ -1,4 +1,4 @@
-"""Gradient norms, to see a residual next to what it is made of.
+"""Gradient norms, to compare a residual with.
 
 They are read from the rows of virtual workers and change nothing. In real processes no
 rank sees the mean of gradients that were not sent.

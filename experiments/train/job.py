@@ -56,7 +56,7 @@ class Job:
             raise ConfigError(f"{path} is no job: {error}") from error
 
     def work(self, began: float) -> str:
-        """Do it; what came of it, in a line. `began` is on the monotonic clock."""
+        """Run the job; return a line for the log. `began` is on the monotonic clock."""
         spec = Spec.of(self.spec)
         data = None if self.data is None else Path(self.data)
         task = tasks.task(spec.task, data, verify=self.verify)

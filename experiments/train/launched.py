@@ -1,4 +1,4 @@
-"""This process as one rank of many, where torchrun (or the like) has started it."""
+"""The rank of this process, if torchrun (or the like) has started it."""
 
 import os
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def world() -> int:
 
 
 def leads() -> bool:
-    """Whether this process speaks for all."""
+    """Whether this process evaluates, logs and writes files: rank 0."""
     return not launched() or os.environ["RANK"] == "0"
 
 

@@ -1,4 +1,4 @@
-"""How exactly a device computes: the same for every command that trains."""
+"""The precision of matrix products, for every command that trains."""
 
 import torch
 

@@ -171,7 +171,7 @@ class TrainOptions:
 
 
 def worker_count(asked: int | None, *, virtual: bool) -> int:
-    """How many workers there are, which under torchrun is not ours to say."""
+    """The number of workers; under torchrun, the number of processes."""
     if not launched.launched():
         workers = _WORKERS if asked is None else asked
         if workers < 1:

@@ -75,7 +75,7 @@ class LowRank:
         return cost_of(self._method, self._layout, self._ranks)
 
     def norms(self) -> list[float]:
-        """How much each worker remembers."""
+        """The norm of each worker's residual."""
         norms: list[float] = torch.linalg.vector_norm(self._error, dim=1).tolist()
         return norms
 

@@ -54,7 +54,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How many workers, drawing which random numbers."""
+    """The number of workers, and their seed."""
 
     ranks: int
     seed: int = 0
@@ -282,7 +282,7 @@ def _has_numba() -> bool:
 
 
 def _wait() -> None:
-    """Until the device is done, leaving the processor to others meanwhile."""
+    """Wait for the device without using the processor."""
     done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
     done.record()
     done.synchronize()

@@ -70,7 +70,7 @@ class Silent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Where a run is kept, and until when it may go on (`time.monotonic`)."""
+    """The checkpoint of a run, and when it must stop (`time.monotonic`)."""
 
     checkpoint: Path | None = None
     until: float = float("inf")
@@ -293,7 +293,7 @@ def append(path: Path, result: Mapping[str, Any]) -> None:
 def read(path: Path) -> Iterator[dict[str, Any]]:
     """The results in a file; none where there is no file.
 
-    A line that cannot be read is a run that has no result yet: it is left out, aloud.
+    A line that cannot be read is skipped with a warning: its run has no result.
     """
     if path.exists():
         with path.open() as file:

@@ -1,4 +1,4 @@
-"""SharedDecoding: what one simulated rank has decoded, others need not decode again.
+"""SharedDecoding: simulated ranks decode a list once for all of them.
 
 Decoding is a pure function of the bytes, and eight ranks of one process decode the same
 lists. The result is the same, only sooner.

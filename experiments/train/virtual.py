@@ -93,7 +93,7 @@ class Virtual:
 
     @property
     def how(self) -> str:
-        """How gradients are computed and reduced, for people."""
+        """How gradients are computed and reduced, as text."""
         computed = "eagerly" if self._captured is None else "in a CUDA graph"
         return f"computed {computed}, reduced {self._reduction.where}"
 

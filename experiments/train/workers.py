@@ -12,7 +12,7 @@ from experiments.train.health import Gradients
 
 @dataclass(frozen=True, slots=True)
 class HealthRecord:
-    """What every rank has sent so far, and how much it remembers, in order of rank.
+    """What every rank has sent so far, and its residual norm, in order of rank.
 
     `rounds` are the leader's; `gradients` are known of virtual workers alone.
     """
@@ -50,7 +50,7 @@ class Workers(Protocol):
         """The mean of a figure over all processes."""
 
     def agree(self, opinion: bool) -> bool:  # noqa: FBT001
-        """What the leader thinks: clocks differ, and all must do the same."""
+        """The leader's decision, on all processes: clocks differ."""
 
     def evaluate(self) -> float:
         """The metric, computed by the leader, the same everywhere."""

@@ -1,4 +1,4 @@
-"""Accumulator: pieces, blocks, hard vectors, and when candidates are prepared."""
+"""Accumulator: pieces, blocks, difficult vectors, and when it prepares candidates."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Candidates of an accumulator change no result, whatever is done to the vector."""
+"""Candidates of an accumulator change no result, whatever is called on it."""
 
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy

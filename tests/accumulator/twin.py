@@ -1,4 +1,4 @@
-"""An accumulator beside one that works by the reference, and counts of kernel calls."""
+"""An accumulator next to one that uses the reference, and counts of kernel calls."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What the tests of DeepReduce's codecs draw from, and how they read damaged bytes."""
+"""Inputs for the tests of DeepReduce's codecs, and checks on damaged bytes."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Lists that index codecs are tried on, and both backends to try them with."""
+"""Lists for the tests of index codecs, on both backends."""
 
 from collections.abc import Callable
 from contextlib import nullcontext

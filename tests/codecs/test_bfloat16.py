@@ -1,4 +1,4 @@
-"""BFloat16: the nearest there is, and never infinity for a finite value."""
+"""BFloat16: rounds to nearest; finite values never become infinite."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Bitmap: where each bit lies."""
+"""Bitmap: the position of each bit."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Bloom: the sheet's vectors, the invariants of every policy, and damaged filters."""
+"""Bloom: worked examples, the invariants of every policy, and golden bytes."""
 
 from pathlib import Path
 
@@ -167,7 +167,7 @@ def test_fast_kernels_return_the_same_bits_of_a_larger_list():
         assert torch.equal(chosen, oracle)
 
 
-# Size, number, rate; then the recall of p1, leftmost and p2 that the sheet measured.
+# Size, number, rate; then the expected recall of p1, leftmost and p2.
 @pytest.mark.parametrize(
     ("size", "nnz", "fpr", "wanted"),
     [

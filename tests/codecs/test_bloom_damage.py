@@ -1,4 +1,4 @@
-"""Bloom: damaged filters, and settings that make none."""
+"""Bloom: damaged filters and invalid settings are refused."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The size of a Bloom filter is the same on every rank, and the least that suffices."""
+"""The size of a Bloom filter: the same on every rank, and the least sufficient."""
 
 from decimal import Decimal, localcontext
 

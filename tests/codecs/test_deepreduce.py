@@ -1,4 +1,4 @@
-"""DeepReduce's combinations: the volumes it states, and what comes back of them."""
+"""DeepReduce's combinations: the published volumes, and what they decode to."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def top_one_percent(seed=0):
     return dense, SparseVector(indices, values, SIZE)
 
 
-# What the sheet says of a dense vector's bytes, the packet's header aside.
+# The expected share of a dense vector's bytes, without the packet's header.
 @pytest.mark.parametrize(
     ("index", "value", "volume"),
     [

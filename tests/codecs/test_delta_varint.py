@@ -1,4 +1,4 @@
-"""DeltaVarint: gaps by hand, and numbers that are longer than they need be."""
+"""DeltaVarint: worked examples, and codes longer than necessary are refused."""
 
 import pytest
 import torch

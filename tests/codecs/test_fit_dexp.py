@@ -1,4 +1,4 @@
-"""Fit-DExp: what it recovers, what it leaves alone, and damaged sections."""
+"""Fit-DExp: what it recovers, what it does not change, and damaged sections."""
 
 import math
 import struct
@@ -43,7 +43,7 @@ def test_exponentials_are_recovered():
     y = 0.2 * np.exp(0.004 * x) + 0.001 * np.exp(0.015 * x)
     p, q, a, c = dexp.fit(y.astype(np.float32))
     assert (math.log(p), math.log(q)) == pytest.approx((0.015, 0.004), rel=1e-4)
-    # The sheet counts from 1, a section from 0.
+    # The worked example counts from 1, a section from 0.
     assert (a / p, c / q) == pytest.approx((0.001, 0.2), rel=2e-4)
     values = torch.from_numpy(y[::-1].astype(np.float32).copy())
     assert FitDExp().encode(values).numel() == 8 + 32

@@ -1,4 +1,4 @@
-"""Fit-Poly: exact where it can be, near where it cannot, and damaged sections."""
+"""Fit-Poly: exact polynomials, approximations, and damaged sections."""
 
 import struct
 from pathlib import Path

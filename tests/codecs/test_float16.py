@@ -1,4 +1,4 @@
-"""Float16: the nearest there is, subnormals included, and never infinity."""
+"""Float16: rounds to nearest, also subnormals; finite values stay finite."""
 
 import pytest
 import torch

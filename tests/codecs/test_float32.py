@@ -1,4 +1,4 @@
-"""Float32: every bit comes back."""
+"""Float32 is lossless."""
 
 import pytest
 import torch

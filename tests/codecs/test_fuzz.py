@@ -1,4 +1,4 @@
-"""Every codec against damaged and invented sections, with nothing summed.
+"""Every codec, without a checksum, on damaged and random sections.
 
 A refusal or a valid list, and the same from both backends.
 """

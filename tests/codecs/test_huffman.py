@@ -1,4 +1,4 @@
-"""Huffman: what comes back, how many bits it takes, and streams that are no list."""
+"""Huffman: round trips, sizes, and invalid streams."""
 
 import struct
 import zlib

@@ -1,4 +1,4 @@
-"""Every exact index codec: lists come back, and nothing but lists comes from bytes."""
+"""Every exact index codec: round trips, and invalid sections are refused."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Int8: within half a unit, exactly products, and never more than was there."""
+"""Int8: errors within half a unit, exact products, no larger magnitudes."""
 
 import math
 

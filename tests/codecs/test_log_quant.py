@@ -1,4 +1,4 @@
-"""LogQuant: the error it states, and what becomes of zeros and the like."""
+"""LogQuant: the stated error, and values that are zero or not finite."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""QSGD: the sheet's example, an independent drawing of the numbers, and the ends."""
+"""QSGD: a worked example, an independent implementation, and extreme settings."""
 
 import math
 
@@ -63,7 +63,7 @@ def test_keys_a_step_apart_draw_other_numbers():
 
 
 @pytest.mark.parametrize("key", range(20))
-def test_the_example_of_the_sheet(key):
+def test_a_worked_example(key):
     values = torch.tensor([3.0, -4.0, 0.0, 12.0])
     norms, numbers = parts(QSGD(), values, key)
     assert norms.tolist() == [13.0]

@@ -1,4 +1,4 @@
-"""Rice: codes by hand, the best width of every block, and how small lists become."""
+"""Rice: worked examples, the best width of every block, and sizes."""
 
 import pytest
 import torch

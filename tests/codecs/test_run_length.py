@@ -1,4 +1,4 @@
-"""RunLength: runs by hand, widths at powers of two, and wrong headers."""
+"""RunLength: worked examples, widths at powers of two, and wrong headers."""
 
 from contextlib import nullcontext
 

@@ -1,4 +1,4 @@
-"""Deflate and Zstd: every bit comes back, and no stream is believed."""
+"""Deflate and Zstd: lossless; invalid streams are refused."""
 
 import struct
 import sys

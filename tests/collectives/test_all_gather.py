@@ -1,4 +1,4 @@
-"""AllGather, worked out by hand."""
+"""AllGather: worked examples."""
 
 import pytest
 

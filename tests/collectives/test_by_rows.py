@@ -1,4 +1,4 @@
-"""What is offered: which rows, how long they are, and never a row of zeros."""
+"""The rows that are offered: which, how long, and none of zeros."""
 
 import pytest
 import torch

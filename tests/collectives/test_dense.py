@@ -1,4 +1,4 @@
-"""Dense: the sum, and nothing stays."""
+"""Dense: the total is the sum, and no residual is left."""
 
 import pytest
 

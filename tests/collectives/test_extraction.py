@@ -1,4 +1,4 @@
-"""What was extracted is never missed: every step is the reference's."""
+"""Extraction of candidates changes no step: each equals the reference's."""
 
 from contextlib import nullcontext
 

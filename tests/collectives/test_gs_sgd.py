@@ -1,4 +1,4 @@
-"""gs-SGD: the sheet's worked example, and what it promises of any sketch."""
+"""gs-SGD: a worked example, and properties of every sketch."""
 
 from dataclasses import replace
 
@@ -224,7 +224,7 @@ def test_the_card(options, ranks, cost):
 
 
 def test_auto_is_a_tree_where_latency_rules():
-    # The sheet: at P = 16, 1 Gbit/s and 50 us a tree pays below about 5 600 cells.
+    # At P = 16, 1 Gbit/s and 50 us a tree is faster below about 5,600 cells.
     assert GsSGD().sum_for(5500, 16) == "tree"
     assert GsSGD().sum_for(5700, 16) == "allreduce"
     assert GsSGD(link=Link(1e-3, 125e6)).sum_for(5700, 16) == "tree"

@@ -1,4 +1,4 @@
-"""gTop-k: the sheet's worked example, and what distinguishes the variants."""
+"""gTop-k: a worked example, and the differences between the variants."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A reduction needs packets and lists, never another vector."""
+"""A reduction allocates packets and lists, but no second vector."""
 
 from pathlib import Path
 

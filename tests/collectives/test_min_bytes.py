@@ -1,4 +1,4 @@
-"""MinBytes: which way the last step's numbers speak for, and that it is taken."""
+"""MinBytes: it chooses and takes the way that the last step's counts favour."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ MILLION = 10**6
 @pytest.mark.parametrize(
     ("union", "offered", "ranks", "way"),
     [
-        # The switch of the sheet: 8 ranks, 0.01 % to 1 % offered, unions of 8 times.
+        # The published switch: 8 ranks, 0.01 % to 1 % offered, unions of 8 times.
         (800, 100, 8, "gather"),
         (8_000, 1_000, 8, "gather"),
         (77_000, 10_000, 8, "gather"),

@@ -1,4 +1,4 @@
-"""S2: one flight where the table holds, exact whatever happens, or an estimate."""
+"""S2: exact with a large or a small table, or an estimate."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""SparDL: the sheet's worked examples, its schedules, and what it refuses."""
+"""SparDL: worked examples, its schedules, and what it refuses."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The tree's sum: the same bits on every rank, in an order that is written down."""
+"""Tree sums: the same bits on every rank, in a stated order of additions."""
 
 import pytest
 import torch

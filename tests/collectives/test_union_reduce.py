@@ -1,4 +1,4 @@
-"""Union: exactly the rows that anyone offers, and all that anyone has there."""
+"""UnionReduce: the rows that any rank offers, with the values of all ranks."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Checkpoints of the benchmark travel in parts and come out as they were."""
+"""Checkpoints that are split into parts and joined again are unchanged."""
 
 import pytest
 from experiments.convergence import parts as module

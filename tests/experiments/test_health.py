@@ -1,4 +1,4 @@
-"""Gradient norms next to residuals: right, harmless, and absent where unknown."""
+"""Gradient norms: correct, without effects, and absent where unknown."""
 
 import torch
 from experiments.train.checkpoint import History

@@ -1,4 +1,4 @@
-"""The page of results says what there is, and names what is missing."""
+"""The page of results states its runs and what is missing."""
 
 import json
 from xml.dom import minidom

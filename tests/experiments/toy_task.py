@@ -1,4 +1,4 @@
-"""A task that is learnt in a second: BatchNorm, dropout, and all that DDP minds."""
+"""A task that trains in a second, with BatchNorm and dropout."""
 
 from dataclasses import dataclass
 

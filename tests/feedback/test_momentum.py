@@ -1,4 +1,4 @@
-"""Momentum: velocity before selection, at rest where the total listed an entry."""
+"""Momentum: a velocity before selection, zero where the total lists an entry."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Forget: every gradient starts from nothing."""
+"""Forget: nothing is kept between gradients."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Residual: what was not delivered is there in the next step, bit for bit."""
+"""Residual: what was not delivered is in the next step, bit for bit."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Faulty: a group that breaks on purpose, to show that errors come out clean.
+"""Faulty: a group that fails on purpose.
 
 A fault is in one call of one rank: it dies before the call, stalls before it, or
 damages what the call has received.

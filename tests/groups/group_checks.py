@@ -1,4 +1,4 @@
-"""What every group must do: each check runs on every rank, simulated or real.
+"""Checks for every group: each runs on every rank, simulated or real.
 
 What a check returns must be the same on all ranks.
 """

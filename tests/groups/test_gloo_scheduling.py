@@ -1,4 +1,4 @@
-"""Gloo's threads are batch threads while messages are posted, and only then."""
+"""Gloo's threads have SCHED_BATCH only while messages are posted."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Bad input is refused with a reason and a remedy, on every rank, before any change."""
+"""Bad arguments are refused on every rank, before any change, with a remedy."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Auto behind DDP: plain DDP once it has settled on dense, and nothing lost on the way.
+"""Auto behind DDP: plain DDP after it chooses dense; nothing is lost.
 
 What it chooses depends on the machine: tests that need a choice make it themselves.
 """

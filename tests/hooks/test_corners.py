@@ -1,4 +1,4 @@
-"""Corners where a hook could lose gradient, swallow an error, or wait for ever."""
+"""Cases where a hook could lose gradient, lose an error, or hang."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""One bad batch is skipped on every rank, and leaves no trace."""
+"""A gradient that is not finite is skipped on every rank, without effects."""
 
 import pytest
 import torch

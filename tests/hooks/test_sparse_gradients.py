@@ -1,4 +1,4 @@
-"""Sparse-gradient buckets come out as plain DDP's do."""
+"""Buckets of sparse gradients get the same means as with plain DDP."""
 
 import pytest
 import torch

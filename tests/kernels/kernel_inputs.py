@@ -1,4 +1,4 @@
-"""Vectors that are hard on a selection, ways to cut them in blocks, and equality."""
+"""Difficult vectors for selection, block layouts, and bitwise equality."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""On a CUDA device: kernels are captured, wait for nothing, and take long vectors."""
+"""Kernels on a CUDA device: capture, no synchronization, long vectors."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Launches that are set up while the one before runs wait before anything else."""
+"""Programmatic dependent launches wait for the launch before them."""
 
 import ast
 from pathlib import Path

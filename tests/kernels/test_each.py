@@ -1,4 +1,4 @@
-"""Primitives that do several things at once: what they are made of, one by one."""
+"""Primitives that combine others: equal to their parts, one by one."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Whole packets on a processor: the bits of the reference, and what is refused."""
+"""Whole packets on the CPU: the reference's bits, and what is refused."""
 
 import pytest
 import torch

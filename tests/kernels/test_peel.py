@@ -1,4 +1,4 @@
-"""Sketched rows: the hash's vectors, worked examples, peeling against its reference."""
+"""Sketched rows: hashes, worked examples, peeling against its reference."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Count-sketches: the hashes, the bits of both backends, and the laws of the error."""
+"""Count-sketches: hashes, the bits of both backends, and error bounds."""
 
 import pytest
 import torch
@@ -125,7 +125,7 @@ def test_estimates_are_not_biased(block, mean):
 def test_the_error_is_as_large_as_the_theory_says(block):
     torch.manual_seed(0)
     x, columns, seeds = torch.randn(20_000), 1000, 12
-    # The sheet's constants for rows 1, 3, 5, 7: median, mean, and tails of the median.
+    # Constants for rows 1, 3, 5, 7: median, mean, and tails of the median.
     medians, means = (1.0, 0.66, 0.53, 0.45), (1.0, 0.58, 0.45, 0.38)
     tails = (0.083, 0.010, 0.0014, 0.0002)
     bound = (3 / columns) ** 0.5 * x.norm()

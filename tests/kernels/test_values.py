@@ -1,4 +1,4 @@
-"""Kernels that code values: what the reference says, bit for bit, and as strictly."""
+"""Kernels of value codecs: the reference's bits, and as strict."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Vectors that stay: zeros, in lines of the cache, by pages as large as there are."""
+"""Vectors of zeros: alignment and large pages."""
 
 import errno
 import mmap

@@ -1,4 +1,4 @@
-"""What the laws are tested over: add a collective, a codec or a policy to its list."""
+"""The cases of the laws: add a collective, a codec or a policy to its list."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

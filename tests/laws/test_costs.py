@@ -1,4 +1,4 @@
-"""What the group counts is what the card says."""
+"""The counted rounds and bytes of a collective equal its stated cost."""
 
 import pytest
 

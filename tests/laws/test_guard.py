@@ -1,4 +1,4 @@
-"""A step that is not finite on any rank leaves no trace on any: every collective."""
+"""A step that is not finite on one rank has no effect on any: every collective."""
 
 from math import inf, nan
 

@@ -1,4 +1,4 @@
-"""The pipeline on a CUDA device: the reference's steps, bit by bit, and no waiting."""
+"""The pipeline on a CUDA device: the reference's bits, no synchronization."""
 
 from contextlib import contextmanager, nullcontext
 

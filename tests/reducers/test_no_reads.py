@@ -1,4 +1,4 @@
-"""A step of the kernels for CUDA reads nothing back: shown without a device.
+"""A step with the CUDA kernels reads nothing back; tested without a device.
 
 What would make the host wait is refused: a number out of a tensor, a size that follows
 from the data, a comparison, bytes as a list. Only copies are not seen; for those there

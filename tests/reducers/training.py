@@ -1,4 +1,4 @@
-"""Some steps of a pipeline on simulated ranks, and what they saw."""
+"""Some steps of a pipeline on simulated ranks, recorded."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""A link profile: what `thinwire bench net` measured, as a file that others read.
+"""A link profile: the file that `thinwire bench net` writes and others read.
 
 Seconds and bytes per second throughout; a file is JSON, one object.
 """
@@ -24,7 +24,7 @@ Matrix = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What the ranks of a run can do to each other.
+    """Latency and bandwidth between the ranks of a run.
 
     Latency is that of a small message, one way. In matrices, a row is the sender's;
     a rank's place in its own row holds 0.

@@ -1,4 +1,4 @@
-"""What users type with a unit: rates of links and durations."""
+"""Quantities with a unit, as users type them: rates and durations."""
 
 import re
 

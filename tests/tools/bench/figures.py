@@ -1,4 +1,4 @@
-"""Figures as `thinwire bench` writes them, made up, for tests of what reads them."""
+"""Invented figures in the format of `thinwire bench`."""
 
 from typing import Any
 

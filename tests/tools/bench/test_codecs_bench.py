@@ -1,4 +1,4 @@
-"""What is measured is what it says, and what is wrong is not measured."""
+"""Measurements of codecs: correct figures; wrong codecs are refused."""
 
 from math import comb, log2
 

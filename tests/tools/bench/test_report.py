@@ -1,4 +1,4 @@
-"""A report says what its figures say, and needs nothing but itself."""
+"""A report shows its figures and loads nothing."""
 
 import json
 from html import escape

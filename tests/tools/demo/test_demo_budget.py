@@ -1,4 +1,4 @@
-"""How the demo shares out its time and compares what came of it."""
+"""The demo: its time budget, and the comparison of its runs."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What tests of labs ask of the machine, and scripts that they run on hosts."""
+"""What tests of labs need of a machine, and scripts that they run on hosts."""
 
 import subprocess
 import sys

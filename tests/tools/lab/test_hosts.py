@@ -1,4 +1,4 @@
-"""Hosts that exist, talk, are cut off, and leave nothing behind."""
+"""Hosts of a lab: they start, exchange messages, are cut off, are removed."""
 
 import json
 import sys

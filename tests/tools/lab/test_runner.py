@@ -1,4 +1,4 @@
-"""A run ends as a whole, with nothing of it left, however it ends."""
+"""A run ends on all hosts at once and leaves no processes."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Forecasts on a machine of round numbers, worked out by hand."""
+"""Forecasts on a machine with round numbers: worked examples."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is measured of a machine, what is made of it, and where it is kept."""
+"""The measured speed of a machine, what follows from it, and its file."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""The wire's part of a forecast is what the clock of a simulated group shows."""
+"""The forecast wire time equals the clock of a simulated group."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What codecs make of a list: bits, nanoseconds, error and recall, verified.
+"""Measurements of codecs on a list: bits, nanoseconds, error, recall; verified.
 
 Times are per entry, and of the processor: the one thread that works, while it does.
 Other work on the machine is not counted, but makes it slower. A call runs once

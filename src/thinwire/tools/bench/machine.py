@@ -1,4 +1,4 @@
-"""What a benchmark ran on, for its report."""
+"""The machine of a benchmark, for its report."""
 
 import os
 import platform

@@ -30,7 +30,7 @@ def resnet20() -> Built:
 
 
 def mlp() -> Built:
-    """Four layers of 1000 x 1000: much gradient for little work."""
+    """Four layers of 1000 x 1000: a large gradient for little computation."""
     layers: list[nn.Module] = []
     for _ in range(4):
         layers += [nn.Linear(1000, 1000), nn.ReLU()]

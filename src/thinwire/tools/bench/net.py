@@ -1,8 +1,8 @@
-"""What a network does: latency, pairs alone, all ranks at once, rounds, flows.
+"""Measurements of a network: latency, pairs, all ranks at once, rounds, flows.
 
-Every transfer is long enough to outlast what a shaped or buffered link lets through at
-once, and timed by its sender until the receiver has answered. Up to eight ranks, pairs
-take turns while all others are silent; more ranks pair off and measure side by side.
+Every transfer is longer than the burst of a shaped or buffered link. Its sender times
+it until the receiver has replied. Up to eight ranks, pairs take turns while all others
+are silent; more ranks pair off and measure side by side.
 """
 
 import os
@@ -44,7 +44,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Whether a lab shapes the links: they cannot tell."""
+    """Whether a lab shapes the links; ranks cannot measure that."""
 
     shaped: bool = False
 
@@ -151,7 +151,7 @@ def _send(pair: Pair) -> tuple[float, float]:
 
 
 def _longer(nbytes: int, took: float) -> int:
-    """What should take long enough, judged by what did not."""
+    """A larger number of bytes, after one that took too little time."""
     wanted = nbytes * _SURELY * _LONG_SECONDS / took
     return int(min(max(wanted, 2 * nbytes), _MOST_NBYTES))
 
@@ -194,7 +194,7 @@ def _clocked(call: Callable[[], None]) -> float:
 def _matrix(
     schedule: Sequence[Sequence[Pair]], mine: Sequence[float]
 ) -> tuple[tuple[float, ...], ...]:
-    """What the senders found, put where it belongs."""
+    """The matrix of what the senders measured."""
     every = gathered(list(mine))
     ranks = len(every)
     found = [[0.0] * ranks for _ in range(ranks)]

@@ -1,4 +1,4 @@
-"""A file of the user's as one vector: a tensor, or a dict of tensors in a row."""
+"""A user's file as one vector: a tensor, or the tensors of a dict, joined."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -136,14 +136,14 @@ class Outputs:
 
 
 def show(figures: dict[str, Any], console: Console) -> None:
-    """Tables that fit 80 columns, and what their words mean."""
+    """Show tables that fit 80 columns, and explain their terms."""
     console.print(_table(figures))
     console.print(_phases(figures))
     console.print(_NOTES, style="dim", highlight=False)
 
 
 def remarks(figures: dict[str, Any], where: Place) -> list[str]:
-    """What else must be said of these figures."""
+    """Remarks on these figures."""
     said = []
     if figures["place"] == "loopback":
         text = "The link is not shaped: local processes over loopback."

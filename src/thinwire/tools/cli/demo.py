@@ -67,7 +67,7 @@ def run(chosen: demo.Settings, console: Console, file: Path | None) -> None:
 
 
 def as_dict(result: demo.Result) -> dict[str, Any]:
-    """The figures for machines."""
+    """The figures as plain values, for JSON."""
     chosen = result.settings
     return {
         "workers": chosen.workers,

@@ -1,4 +1,4 @@
-"""Numbers as people read them: bytes, milliseconds, counts, fractions."""
+"""Numbers as text: bytes, milliseconds, counts, fractions."""
 
 from math import isfinite
 

@@ -1,4 +1,4 @@
-"""`thinwire lab`: hosts on slow links on this machine, to measure and to break."""
+"""`thinwire lab`: hosts on slow links on this machine, for measurements and tests."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`thinwire lab verify`: what links of a lab claim, and what they do."""
+"""`thinwire lab verify`: compares the links of a lab with their nominal rates."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""`thinwire methods`: what there is, and its cost card for a size of the reader's."""
+"""`thinwire methods`: the methods, and the cost of each for a given size."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +67,7 @@ class Cards:
         return [self._card(name, method) for name, method in catalog.METHODS.items()]
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for machines."""
+        """The same as plain values, for JSON."""
         return {
             "size": self.size,
             "density": self.density,
@@ -109,7 +109,7 @@ class Cards:
 
 
 def show(cards: Cards, console: Console) -> None:
-    """Two tables that fit 80 columns, and what their words mean."""
+    """Show two tables that fit 80 columns, and explain their terms."""
     console.print(_list_table(cards))
     console.print(_cost_table(cards))
     for card in cards.all():

@@ -1,4 +1,4 @@
-"""`thinwire plan`: what a step would take, before anything is rented or rewritten."""
+"""`thinwire plan`: forecasts the time of a step with each method."""
 
 import json
 import os

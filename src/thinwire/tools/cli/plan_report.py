@@ -1,4 +1,4 @@
-"""Forecasts as people read them: a verdict, and a table with bars."""
+"""The report of forecasts: a recommendation, and a table with bars."""
 
 import os
 import re
@@ -48,7 +48,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """What to do, in a sentence or two."""
+        """The recommendation, in a sentence or two."""
         best, dense = self.rows[0], self.dense
         if best is dense:
             return "Dense is best: leave DDP as it is."
@@ -63,11 +63,11 @@ class Report:
 
     @property
     def dense_is_best(self) -> bool:
-        """Whether nothing is faster by more than the forecast can tell."""
+        """Whether no method is faster by more than the error of the forecast."""
         return self.dense.step < (1 + _DOUBT) * self.rows[0].step
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for machines."""
+        """The same as plain values, for JSON."""
         scenario = self.scenario
         return {
             "parameters": scenario.parameters,
@@ -127,7 +127,7 @@ def _table(report: Report) -> Table:
 
 
 def _bar(row: Forecast, longest: float) -> Text:
-    """Its parts, to the scale of the longest step."""
+    """A bar of the parts of a step, to the scale of the longest step."""
     bar, drawn, so_far = Text(), 0, 0.0
     for part, seconds in _parts(row).items():
         so_far += seconds
@@ -139,7 +139,7 @@ def _bar(row: Forecast, longest: float) -> Text:
 
 
 def _parts(row: Forecast) -> dict[str, float]:
-    """What a step is spent on; of what is hidden behind backward nothing shows."""
+    """The parts of a step; those that overlap with backward are left out."""
     reduction = row.reduction
     wire = max(reduction.wire, reduction.transport)
     total = reduction.seconds or 1.0

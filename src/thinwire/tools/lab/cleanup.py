@@ -1,8 +1,8 @@
-"""A process that cleans up after another one, should that be killed.
+"""A process that cleans up after another one that is killed.
 
-It reads what to clean up from a pipe. The kernel closes the pipe when the process at
-the other end dies, however it dies. This file is run as a script, on its own: it
-imports nothing of thinwire, so that it starts at once.
+It reads what to clean up from a pipe, which the kernel closes when the other process
+ends for any reason. This file is run as a script and imports nothing of thinwire, so
+that it starts fast.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What a lab needs of this machine, what of it is missing, and how to get it."""
+"""The requirements of a lab: which this machine lacks, and how to get them."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ class Check:
 
 
 def examine() -> list[Check]:
-    """Try everything; what cannot be tried for lack of an earlier thing is left out."""
+    """Check all requirements; skips those that need one that is missing."""
     checks = [
         Check("Linux", sys.platform == "linux", "a Linux machine or virtual machine"),
         Check("root", _is_root(), "run it with sudo, or in a privileged container"),
@@ -39,7 +39,7 @@ def examine() -> list[Check]:
 
 
 def missing() -> list[str]:
-    """What keeps a lab from being built, and how to get it; nothing: go ahead."""
+    """The missing requirements and how to get them; empty if there are none."""
     return [
         f"{check.what}: {check.remedy}"
         for check in examine()

@@ -70,7 +70,7 @@ class Lab:
         return runner.run(self.record, command, tell=tell, timeout=timeout)
 
     def cut(self, host: int) -> None:
-        """Drop all traffic of a host silently."""
+        """Drop all traffic of a host; its connections stay open."""
         network.cut(self.record, host)
 
     def heal(self, host: int) -> None:

@@ -53,7 +53,7 @@ def existing() -> set[str]:
 
 
 def remove_namespace(namespace: str) -> None:
-    """Kill its processes, which would live on in a namespace without a name."""
+    """Kill its processes, which would otherwise keep running, and remove it."""
     _end_processes(namespace)
     commands.run("ip", "netns", "delete", namespace)
 

@@ -26,7 +26,7 @@ _START_FIELD = 19  # of /proc/PID/stat, after the name: when the process started
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The process a lab ends with: its number, and its start, as numbers recur."""
+    """The process that a lab ends with: pid and start time, since pids are reused."""
 
     pid: int
     start: str

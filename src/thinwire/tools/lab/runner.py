@@ -82,8 +82,7 @@ def run(
 ) -> Outcome:
     """Run a command on every host of a lab until all are done or one fails.
 
-    Whatever happens, nothing of it runs on: not after Ctrl-C, and not after this
-    process was killed.
+    All its processes end with the call, also after Ctrl-C or if this process is killed.
     """
     if not command:
         raise LabError("no command: say what to run, such as: python script.py")

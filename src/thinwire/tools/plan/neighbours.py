@@ -1,7 +1,7 @@
-"""Other ranks of a machine: they take memory bandwidth, so measure beside them.
+"""Processes that load the other cores while a rank is measured.
 
-Two cores that accumulate at once are far from twice as fast as one. Run as a module,
-this is a neighbour: it reduces, over and over, until it is ended.
+They use memory bandwidth: two cores that accumulate at once are far from twice as fast
+as one. Run as a module, this is such a process: it reduces until it is ended.
 """
 
 import subprocess

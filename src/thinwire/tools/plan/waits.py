@@ -1,8 +1,8 @@
-"""The time until the last rank is done, where waiting is not a sum of rounds.
+"""The time until the last rank is done, if it is not a sum of rounds.
 
 gTop-k's tree and its folded butterfly, on a number of ranks that is no power of two: a
-card's rounds and bytes are off by up to a third there. So their schedules are played,
-message by message, by the rules of the simulated group's clocks.
+card's rounds and bytes are off by up to a third there. So their schedules are
+simulated, message by message, with the rules of the simulated group's clocks.
 """
 
 from collections.abc import Iterator, Sequence
