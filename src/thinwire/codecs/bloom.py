@@ -154,8 +154,8 @@ def shape_of(size: int, nnz: int, fpr: float | None = None) -> Shape:
 def _most(size: int, nnz: int, bits: int, hashes: int) -> int:
     """The most positives that a filter may have; with more it is refused as damaged.
 
-    nnz, 64, and eight times the expected false positives, where the share of bits that
-    are set is taken as four standard deviations above its mean, within its bounds.
+    nnz + 64 + eight times the expected false positives. For these, the share of bits
+    that are set is taken as four standard deviations above its mean, within bounds.
     """
     load = _ROUGHLY.divide(Decimal(hashes * nnz), Decimal(bits))
     mean = 1 - float(_ROUGHLY.exp(_ROUGHLY.minus(load)))

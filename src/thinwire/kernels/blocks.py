@@ -6,8 +6,8 @@ from typing import NamedTuple
 class Block(NamedTuple):
     """Element j of the block is element `start + (j // chunk) * stride + j % chunk`.
 
-    A contiguous block is one chunk; interleaved blocks deal chunks of the vector to
-    the blocks in turn, and only the last chunk of the vector may be short.
+    A contiguous block is one chunk. Interleaved blocks take the chunks of the vector in
+    turn; only the last chunk of the vector may be short.
 
     >>> b = Block(start=2, chunk=2, stride=6, length=5)
     >>> [b.position(j) for j in range(b.length)]
@@ -25,12 +25,12 @@ class Block(NamedTuple):
         return cls(0, max(size, 1), max(size, 1), size)
 
     def position(self, j: int) -> int:
-        """Where element `j` of the block lies in the vector."""
+        """The index in the vector of element `j` of the block."""
         return self.start + (j // self.chunk) * self.stride + j % self.chunk
 
     @property
     def contiguous(self) -> bool:
-        """Whether the block is one run of neighbours."""
+        """Whether the block is one chunk."""
         return self.length <= self.chunk
 
 

@@ -1,4 +1,4 @@
-"""The contract of candidates: what a backend keeps to select from a vector fast."""
+"""Candidates: what a backend keeps of a vector in order to select from it fast."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,8 +14,8 @@ class Candidates(Protocol):
 
     A backend marks candidates while it accumulates, or extracts them: they are then in
     its memory and not in the vector, until they are taken or restored. Results never
-    depend on candidates. No one else may change or read the vector between
-    `accumulate_` and the `select` of a block, or `restore_`.
+    depend on candidates. Between `accumulate_` and the `select` of a block, or
+    `restore_`, only these methods may read or change the vector.
 
     `accumulator.Accumulator` is the only caller.
     """
@@ -42,5 +42,5 @@ class Candidates(Protocol):
         ...
 
     def restore_(self) -> None:
-        """Put back all that is extracted, and forget marks."""
+        """Put back everything that is extracted, and delete all marks."""
         ...

@@ -1,4 +1,4 @@
-"""Errors in received bytes that a device finds, and the CPU reads a step later.
+"""Errors in received bytes: a device finds them, the CPU reads them some steps later.
 
 To raise an error at once, the CPU would wait for the device in every decoder. Instead
 a decoder is given a flag, an int32 on the device, and sets it where bytes are invalid.
@@ -17,7 +17,7 @@ _MOST_COPIES = 2
 
 
 class DeferredErrors:
-    """One flag for each of `ranks`, and the copies of all flags that are under way.
+    """One flag on the device for each rank, and the copies of the flags to the CPU.
 
     Only the thread that runs the reduction may call its methods.
     """

@@ -1,13 +1,13 @@
-"""Hashes: where each element of a vector lies in a sketch of it, and with which sign.
+"""Hashes: the cell and the sign of each element of a vector in its sketch.
 
 Element x belongs to block j = x // block, as its lane a = x % block. In row i the block
-begins at the cell that a mixer of 64 bits draws for j, and goes round at the end of the
-row: x lies in cell (b_i(j) + a) mod columns, and counts with the sign s_i(j). With
+begins at the cell that a 64-bit hash draws for j, and wraps around at the end of the
+row: x is in cell (b_i(j) + a) mod columns, and counts with the sign s_i(j). With
 blocks of 1 every element has a hash of its own. In longer ones two elements of one
-block never meet, two of different blocks still do with probability 1 / columns, in each
-row for itself; and a block's cells are neighbours, which memory is fast at.
+block never share a cell; two of different blocks do with probability 1 / columns,
+independently in each row. The cells of a block are contiguous, which memory is fast at.
 
-Nothing is stored: all follows from (seed, epoch, row), which every rank knows.
+Nothing is stored: (seed, epoch, row) determine everything, on every rank.
 """
 
 from dataclasses import dataclass
@@ -86,5 +86,5 @@ def half_bits(size: int) -> int:
 
 
 def turn_keys(key: int) -> list[int]:
-    """The keys of the four turns of a Feistel network."""
+    """The keys of the four rounds of a Feistel network."""
     return [mixed(key + turn) for turn in range(4)]

@@ -1,4 +1,4 @@
-"""Memory for vectors that live long and are read in order and at random every step.
+"""Memory for vectors that are read in order and at random in every step.
 
 Where the system has pages of 2 MB, one entry of the page table stands for 512 usual
 pages.

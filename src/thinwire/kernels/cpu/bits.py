@@ -54,7 +54,7 @@ def as_section(words: Words, nbits: int) -> Tensor:
 
 
 def all_zero_from(words: Words, nbits: int) -> bool:
-    """Whether no bit from `nbits` on is set in the word that it lies in."""
+    """Whether no bit from `nbits` on is set in the word of bit `nbits`."""
     return nbits & 63 == 0 or int(words[nbits >> 6]) >> (nbits & 63) == 0
 
 

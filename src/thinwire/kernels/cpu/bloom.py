@@ -1,6 +1,6 @@
-"""Bloom filters: the universe in batches, every hash for those that are left.
+"""Bloom filters: elements are tested in batches, hash by hash.
 
-Some 6 ns an element of the universe, 12 where the filter does not fit the cache: a
+Some 6 ns an element of the vector, 12 where the filter does not fit the cache: a
 batch is hashed in vector instructions and those whose bit is not set are dropped
 without a branch, so that half of the batch is left for the second hash, a quarter for
 the third. Conflict sets take 500 ns an entry, most of it waiting for memory.

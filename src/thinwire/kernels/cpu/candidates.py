@@ -66,7 +66,7 @@ class Candidates:
         # Bits of the magnitude from which to mark next, and from which was marked.
         self._hints = np.full(len(blocks), UNKNOWN, np.int32)
         self._thresholds = self._hints.copy()
-        # How many more candidates than needed a hint aims at, as a share.
+        # The share of candidates beyond those needed that a threshold aims at.
         self._slack = [SLACK] * len(blocks)
         # The vector is marked up to here; UNKNOWN if it changed while being marked.
         self._marked = UNKNOWN
@@ -89,7 +89,7 @@ class Candidates:
                 self._mark(addend, start, np.float32(scale))
 
     def _extract(self, addend: NDArray[Any], scale: float) -> bool:
-        """Accumulate and extract, if all blocks were taken from and have hints."""
+        """Accumulate and extract, if all blocks were taken from and have thresholds."""
         if len(self._taken) < len(self._blocks) or min(self._hints.tolist()) <= 0:
             return False
         size, space = len(self._x), []
@@ -168,7 +168,7 @@ class Candidates:
     def _note(
         self, wanted: list[tuple[int, int]], removing: torch.dtype | None
     ) -> None:
-        """Remember what was taken: the next step extracts as much."""
+        """Record how many were taken: the next step extracts as many."""
         if removing is not None and removing != self._rounding:
             self._taken.clear()
             self._rounding = removing

@@ -68,7 +68,7 @@ def _dispatcher(function: Callable[..., Any], **more: bool) -> Any:
 
 
 class _LockedCache(FunctionCache):
-    """Numba's cache, which a process that misses reads again once it holds the lock.
+    """Numba's cache; after a miss a process takes the lock and reads it again.
 
     Numba prepares for compiling before it reads the cache: 0.3 s of imports, of which
     compiled code needs the memory manager only. Here only that is prepared.
@@ -80,7 +80,7 @@ class _LockedCache(FunctionCache):
     def __init__(self, function: Callable[..., Any]) -> None:
         construct: Any = super().__init__
         construct(function)
-        # Numba does not promise this name: without it, own files alone are noticed.
+        # A private name of numba: without it, only changes of own files are noticed.
         file: Any = self._cache_file
         if hasattr(file, "_source_stamp"):
             file._source_stamp = (file._source_stamp, _stamp())  # noqa: SLF001
@@ -123,7 +123,7 @@ class _CompileLock:
         """Keep the lock that `wait` takes until the outermost kernel is compiled."""
         with self._thread:
             collecting = gc.isenabled()
-            # A tenth of the time went into collecting garbage among numba's objects.
+            # Collecting garbage among numba's objects takes a tenth of the time.
             gc.disable()
             self._depth += 1
             try:

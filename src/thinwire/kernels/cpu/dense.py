@@ -1,4 +1,4 @@
-"""Whole vectors: the largest magnitudes, and the elements that reach one."""
+"""Whole vectors: largest magnitudes, and elements of at least some magnitude."""
 
 import numpy as np
 import torch

@@ -30,14 +30,14 @@ def decode_dexp(section: Tensor, nnz: int) -> Tensor:
 
 
 def fit(y: Floats) -> Doubles:
-    """p, q, a and c for magnitudes, smallest first; p is 0 where there is no fit."""
+    """p, q, a and c for magnitudes, smallest first; p is 0 if there is no fit."""
     fitted = np.zeros(4)
     _fit(y, fitted)
     return fitted
 
 
 def curve(fitted: Doubles, count: int) -> Floats:
-    """What should be magnitudes, smallest first; they may come out as anything."""
+    """The fitted magnitudes, smallest first; received factors may give any value."""
     y = np.empty(count, np.float32)
     _evaluate(fitted, y)
     return y
@@ -85,7 +85,7 @@ def _fit(y: Floats, fitted: Doubles) -> None:
 @part
 @allocating
 def _ratios(y: Floats) -> tuple[float, float]:
-    """What neighbours grow by; 0 where they are no exponentials."""
+    """The ratios of adjacent values; 0 where they are no exponentials."""
     last = len(y) - 1
     scale = np.float64(y.max())
     half = 1.0 / last / 2.0

@@ -118,7 +118,7 @@ def check_inside(inside: bool, place: Place) -> None:  # noqa: FBT001
 
 @part
 def chunk_bits(chunk: int, stride: int) -> int:
-    """By how much to shift instead of dividing by a chunk; -1 where that will not do.
+    """The shift that replaces a division by a chunk; -1 if it is no power of two.
 
     Where there are no gaps, it does not matter which chunk an element is in.
     """

@@ -176,7 +176,7 @@ def _extract(
 def _finish(
     by: Any, p: int, end: int, i: int, threshold: int, to: Any, number: int
 ) -> None:
-    """The rest of a run, at one place at a time."""
+    """Process the rest of a run, element by element."""
     x, grad, scale, bf16 = by
     where, held, limits, ends = to
     n, last, least = _open(ends, limits, number, threshold)

@@ -110,7 +110,7 @@ def tally_extracted(held: Floats, size: int, threshold: int, counts: Counts) -> 
 def _position(
     indices: Indices, i: int, start: int, chunk: int, bits: int, jump: int
 ) -> int:
-    """Where in the vector entry `i` of a list lies."""
+    """The index in the vector of entry `i` of a list."""
     j: Any = np.int64(indices[np.uintp(i)])
     return start + j + (j >> bits if bits >= 0 else j // chunk) * jump  # type: ignore[no-any-return]
 

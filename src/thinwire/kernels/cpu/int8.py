@@ -76,7 +76,7 @@ def _encode(values: Floats, halves: Halves, numbers: Numbers) -> None:
 
 @kernel
 def _decode(halves: Halves, numbers: Numbers, values: Floats) -> Any:
-    """Answers whether a scale or a number was wrong."""
+    """Decode; returns whether a scale or a number was invalid."""
     wrong = False
     least = np.int8(0)
     for b in range(len(halves)):

@@ -76,7 +76,7 @@ to_bf16 = _instruction(types.float32, types.float32, _to_bf16)
 
 @intrinsic
 def prefetch(typing: Any, x: Any, p: Any) -> Any:
-    """Ask the memory for element `p` of an array that will be needed soon."""
+    """Prefetch element `p` of an array."""
     del typing, p
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -124,7 +124,7 @@ def _before(
     size: int,
     exponent: int,
 ) -> tuple[Totals, Totals]:
-    """How many values lie before each cell, and the sum of their magnitudes."""
+    """The number of values before each cell, and the sum of their magnitudes."""
     counts = np.zeros(size + 1, np.int64)
     sums = np.zeros(size + 1, np.int64)
     both = np.empty(size + 1, np.int64)
@@ -259,7 +259,7 @@ def _code(cells: NDArray[np.uint16], table: Octets, bits: int, words: Words) -> 
 @kernel
 @allocating
 def _decode(levels: Floats, words: Words, bits: int, values: Floats) -> bool:
-    """Answers whether the levels can be right; `words` must hold all codes."""
+    """Decode; returns whether the levels are valid. `words` must hold all codes."""
     count = len(levels)
     table = np.empty(2 * count, np.float32)
     last = np.int64(0)

@@ -1,4 +1,4 @@
-"""A whole packet at once: most of what short lists cost is being handed around."""
+"""A whole packet in one call: for short lists, calls take most of the time."""
 
 import numpy as np
 import torch

@@ -3,7 +3,7 @@
 An accumulate pass that also zeroes the gradient and marks candidates takes the time
 of `x.add_(grad)`; a reading pass takes a third of that. Numba does not vectorise
 a comparison whose results are packed into a word. So these are written as vector
-instructions on 64 elements, which compile to what the processor offers.
+instructions on 64 elements, which compile to those of the processor.
 """
 
 from typing import Any
@@ -78,7 +78,7 @@ def _mark_64(typing: Any, x: Any, p: Any, threshold: Any) -> Any:
 
 @intrinsic
 def magnitude_bits(typing: Any, vector: Any, i: Any) -> Any:
-    """An element without its sign, in its own width: numba would widen it."""
+    """An element without its sign, without widening it as numba would."""
     del typing, i
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:

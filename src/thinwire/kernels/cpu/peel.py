@@ -33,7 +33,7 @@ def set_bits(section: Tensor, size: int) -> Tensor:
 
 
 def ones_of(words: Words, size: int) -> Tensor:
-    """Which of the first `size` bits are set, where no others are."""
+    """The indices of the bits that are set; none from `size` on may be."""
     indices = torch.empty(count_set_bits(words, 0), dtype=index_dtype(size))
     read_set_bits(words, size, indices.numpy())
     return indices

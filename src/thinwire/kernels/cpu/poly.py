@@ -52,7 +52,7 @@ def _kind(value: Any) -> int:
 
 @part
 def _runs(values: Floats, ends: Lengths) -> int:
-    """Where the values of one kind end; -1 if they are not in the order of kinds."""
+    """Where each kind of values ends; -1 if kinds are not in their order."""
     count = 0
     at = 0
     for kind in range(_RUNS):
@@ -76,7 +76,7 @@ def _runs(values: Floats, ends: Lengths) -> int:
 
 @part
 def _strays_most(values: Floats, start: int, end: int, least: int) -> tuple[float, int]:
-    """How far from the chord values are at most, and where, not too near the ends."""
+    """The largest distance from the chord, and where, not too near the ends."""
     if end - start < 2 * least or _kind(values[start]) == 0:
         return 0.0, start
     first = np.float64(values[start])

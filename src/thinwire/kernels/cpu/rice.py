@@ -1,10 +1,10 @@
 """Gaps between indices in Rice codes: 2.6 ns an entry to write, 2.6 ns to read.
 
-Remainders and quotients lie in streams of their own, so that neither waits for the
-other: a block's remainders are read first, then its quotients by counting zeros.
+Remainders and quotients are separate streams, so that neither waits for the other: a
+block's remainders are read first, then its quotients by counting zeros.
 
-Loops run over slices, whose places are never negative: an index that might be would
-cost a comparison, and the use of vector instructions.
+Loops run over slices, because numba checks an index that may be negative, and then uses
+no vector instructions.
 """
 
 from typing import Any
@@ -181,7 +181,7 @@ def _read(
 ) -> int:
     """The inverse of `_write`; returns where the unary stream ends, or an error code.
 
-    The widths have been checked: the remainders they ask for are there.
+    The widths have been checked: all remainders are in the section.
     """
     if len(indices) == 0:
         return 0

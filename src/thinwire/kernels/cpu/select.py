@@ -192,7 +192,7 @@ def _gather(
     found: Floats,
     counts: Counts,
 ) -> int:
-    """What the block holds at each of `where`, counted; what is below is left out.
+    """The block's elements at `where`, counted; those below the threshold are left out.
 
     Elements are prefetched `SPARE` entries before they are read.
     """

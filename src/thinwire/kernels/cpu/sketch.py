@@ -1,8 +1,8 @@
-"""Count-sketches: a tile of the vector at a time, and of that a run for each block.
+"""Count-sketches, tile by tile; a tile is processed in runs, one for each block.
 
 With blocks of 1024 a row takes about the time of a copy: a run is added to neighbouring
 cells in vector instructions, and one hash serves it all. With blocks of 1 every element
-waits for a cell of its own.
+waits for its cell.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ from thinwire.kernels.cpu.random_words import random_word
 from thinwire.kernels.cpu.threads import share_out
 from thinwire.kernels.hashes import Hashes, half_bits, turn_keys
 
-# Elements of a tile: what it takes in all rows stays in the first cache.
+# Elements of a tile: its cells in all rows stay in the L1 cache.
 _TILE = 1024
 _LANES = 64
 _NETWORKS = (1, 3, 5, 7)

@@ -1,4 +1,4 @@
-"""Gaps between indices in LEB128, one entry at a time: 1 to 6 ns either way."""
+"""Gaps between indices in LEB128: 1 to 6 ns an entry, either way."""
 
 from typing import Any
 
@@ -81,7 +81,7 @@ def _write(indices: Indices, section: Octets) -> None:
 
 @kernel
 def _read(section: Octets, size: int, indices: Indices) -> int:
-    """Answers where the last gap ends, or what is wrong."""
+    """Decode; returns where the last gap ends, or an error code."""
     index: Any = np.int64(-1)
     at = 0
     for i in range(len(indices)):

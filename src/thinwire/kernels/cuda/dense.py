@@ -10,7 +10,7 @@ from torch import Tensor
 
 from thinwire.kernels.cuda.launch import EXACT, cdiv, flat, kernel
 
-# Elements that a program looks at at once, and how often.
+# Elements that a program reads at once, and how often.
 STEP: Any = tl.constexpr(4096)
 STEPS: Any = tl.constexpr(8)
 

@@ -1,9 +1,9 @@
-"""The k largest of all elements, exactly, in one launch whose programs wait together.
+"""The k largest of all elements, exactly, in one launch with barriers.
 
 Counts by 8, 8, 8 and 7 bits of the magnitude find the k-th largest. A fifth reading
 counts the selected elements of each program, and a sixth writes them in order. This is
 for blocks too short for a list of candidates, for lists to split, and for blocks whose
-candidates were not sufficient, which a flag in the state says.
+candidates were not sufficient, as a flag in the state shows.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from thinwire.kernels.cuda.launch import kernel, magnitude, meet, position, reac
 from thinwire.kernels.cuda.mark import BINS, COUNT, DENSE, OCTAVE, STATE, WINDOW, extent
 
 SPAN: Any = tl.constexpr(2048)
-# Words that the programs of a launch share: counts, and two counters to meet by. They
+# Words that the programs of a launch share: counts, and two barrier counters. They
 # are zero before a launch, and after it.
 SHARED: Any = tl.constexpr(4 * 256 + 2)
 
@@ -156,7 +156,7 @@ def partition(
             tl.store(parts + 2 * me + 1, equal)
             met += programs
             meet(counter, met)
-            # Everyone has read the counts of the levels.
+            # All programs have read the counts of the levels.
             if me == 0:
                 for level in tl.static_range(4):
                     zeros = tl.zeros([BINS], tl.int32)

@@ -18,7 +18,7 @@ from thinwire.kernels.transfers import on_device
 
 ENTRIES: Any = tl.constexpr(1024)
 
-# What becomes of an element: read, or added to, or replaced.
+# Operations on an element: read, add, replace.
 READ, ADD, SUBTRACT, WRITE, LEAVE, RETURN = range(6)
 
 
@@ -65,7 +65,7 @@ def _change(
         elif what == 5:
             if subtracting:
                 value = value - tl.load(sent + first + i, mask=listed, other=0)
-                # Where nothing is left, memory that is not cached is not written.
+                # Zero differences are not written: their memory is not cached.
                 inside = inside & (value != 0)
             if sharing:
                 inside = inside & (j % holders == holder)
@@ -83,7 +83,7 @@ def _change(
 def rounded(value) -> Any:
     """The bits of the nearest bfloat16, ties to even, as the hardware does it.
 
-    Spelled out, because the interpreter cuts off instead.
+    The interpreter's own conversion truncates instead.
     """
     word = value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
     nearest = (word + 0x7FFF + ((word >> 16) & 1)) >> 16

@@ -1,7 +1,7 @@
 """How kernels for CUDA are written and launched, in the interpreter too.
 
 With `TRITON_INTERPRET=1` in the environment Triton runs kernels in Python, one program
-after the other, on tensors in the CPU's memory: slow, and right on any machine.
+after the other, on tensors in the CPU's memory: slowly, on any machine.
 Options that only a device has are left out there.
 """
 
@@ -20,7 +20,7 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 # Blocks up to this length have indices of 32 bits, a tile beyond their end included.
 LONGEST = 2**31 - 2**14
 
-# Products and sums round one by one: the reference knows no fused multiply-add.
+# Products and sums round one by one: the reference has no fused multiply-add.
 EXACT: dict[str, Any] = {} if INTERPRETED else {"enable_fp_fusion": False}
 
 # All programs of a launch run at once, so they may wait for each other. Two of 256
@@ -34,7 +34,7 @@ TOGETHER: dict[str, Any] = EXACT | (
 
 @lru_cache
 def company(device: torch.device) -> int:
-    """How many programs of a launch may wait for each other: one, if interpreted."""
+    """The number of programs that may wait for each other: one, if interpreted."""
     if device.type != "cuda":
         return 1
     return 2 * int(torch.cuda.get_device_properties(device).multi_processor_count)
@@ -42,7 +42,7 @@ def company(device: torch.device) -> int:
 
 @lru_cache
 def following(device: torch.device) -> dict[str, Any]:
-    """How a launch follows the one before: set up meanwhile, where a device can."""
+    """Launch options: set up while the launch before runs, if the device can."""
     able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
     return EXACT | (
         {"waiting": True, "launch_pdl": True} if able else {"waiting": False}
@@ -55,7 +55,7 @@ def cdiv(a: int, b: int) -> int:
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """The tensor, if its elements are neighbours."""
+    """The tensor, if it is contiguous."""
     if not tensor.is_contiguous():
         raise ValueError("a kernel works on contiguous tensors: call .contiguous()")
     return tensor.detach().view(-1)
@@ -103,9 +103,9 @@ def reach(counts, k, bins: tl.constexpr) -> Any:
 
 @kernel
 def arrive(ticket) -> Any:
-    """Count this program as done, and return how many were done before it.
+    """Count this program as done; return how many were done before it.
 
-    The last one sees all that the others have written.
+    All writes of the others are visible to the last one.
     """
     tl.debug_barrier()
     return tl.atomic_add(ticket, 1, sem="acq_rel", scope="gpu")
@@ -113,7 +113,7 @@ def arrive(ticket) -> Any:
 
 @kernel
 def meet(counter, target) -> None:
-    """Wait until all programs of the launch are here, and see what they have written.
+    """A barrier: wait for all programs of the launch; their writes are then visible.
 
     `target` is the counter's value by then, which earlier waits in the launch raised.
     """

@@ -2,7 +2,7 @@
 
 `thinwire.kernels.reference.log` explains what is computed, and why. To write them,
 all programs find the range of the magnitudes (`_range`) and count them by cell
-(`_count`), in several tables so that they are not in each other's way. One adds these
+(`_count`), in several tables to avoid contention. One adds these
 up (`_before`); one, a warp, moves the levels in rounds (`_move`), which is most of the
 time where levels are far from settled; then each value finds its level between the
 boundaries (`_number`). All are whole numbers, but for the means, whose order is that of
@@ -90,7 +90,7 @@ def _count(values, shared, tables, number, nnz) -> None:
 
 @kernel
 def _before(shared, tables, counts, sums, bounds, number, levels: tl.constexpr) -> None:
-    """How many values lie before each cell, and the sum of their magnitudes.
+    """The number of values before each cell, and the sum of their magnitudes.
 
     And the cells in use, as far as there are levels for them.
     """

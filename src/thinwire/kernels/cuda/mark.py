@@ -211,7 +211,7 @@ def accumulate_and_list(
     j = tile * TILE + tl.arange(0, TILE)
     inside = j < length
     if running:
-        # A tile is one run of neighbours, wherever it lies.
+        # A tile is contiguous in every kind of block.
         base = position(tile * TILE, start, stride, chunk)
         if aligned:
             base = tl.multiple_of(base, 16)
@@ -225,7 +225,7 @@ def accumulate_and_list(
     least = threshold
     if extracting and not one:
         least = tl.where((extracted >> q) & 1 == 1, threshold, 0x7FFFFFFF)
-    # A mask of which nothing is known would keep loads from being four elements wide.
+    # With an arbitrary mask, loads would not be four elements wide.
     if (tile + 1) * TILE <= length:
         value = _sum(
             to, by, scale, least, None, reading, scaled, zeroing, extracting, bf16

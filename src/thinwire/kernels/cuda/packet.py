@@ -1,4 +1,4 @@
-"""A whole packet, written in one launch: most of what short lists cost is launching."""
+"""A whole packet in one launch: for short lists, launches take most of the time."""
 
 import torch
 import triton.language as tl

@@ -1,13 +1,12 @@
 """Count-sketches: each cell adds up, in ascending order, the blocks that reach it.
 
-To add in the order of the reference a cell cannot wait for elements to arrive: it must
-go and fetch them. Cells are therefore cut into stretches as long as a block, or a
-little longer, so that a block reaches into the stretch in which it begins and into the
-next, at most; and every stretch gets a list of the blocks that may reach it. Blocks are
-put on the lists in any order (`_count`, `_place`), then each is moved to where the
-number of smaller ones on its list is (`_order`). After that a program owns a tile of
-cells and walks along its list (`_add`): the vector is read once for each row, and all
-cells of a tile read neighbours.
+To add in the order of the reference, a program gathers the elements of a cell. For
+this, cells are cut into stretches as long as a block, or a little longer, so that a
+block reaches into the stretch in which it begins and into the next, at most; and every
+stretch gets a list of the blocks that may reach it. Blocks are put on the lists in any
+order (`_count`, `_place`), then each list is sorted by counting the smaller ones
+(`_order`). After that a program reads the list of a tile of cells (`_add`): the vector
+is read once for each row, and the cells of a tile read adjacent elements.
 
 A stretch starts after a multiple of its length. The last takes what is over, so it has
 up to twice the length, and a block that goes round from it reaches the first only.
@@ -35,7 +34,7 @@ from thinwire.kernels.cuda.sketch_lists import (
 from thinwire.kernels.hashes import Hashes
 from thinwire.kernels.reference import sketch as reference
 
-# Entries of a list that a cell asks memory for at once.
+# Entries of a list that a cell loads at once.
 AHEAD: Any = tl.constexpr(4)
 LANES: Any = tl.constexpr(64)
 
@@ -44,7 +43,7 @@ _LONG = 128
 # Cells or elements of a tile, at most; and where each follows a list of its own.
 _TILE, _SMALL_TILE = 1024, 256
 # Entries of all lists together, of 20 bytes; and of one list, on average. Moving one to
-# its place takes a look at all others. A vector with more is added part by part.
+# its place compares it with all others. A vector with more is added part by part.
 _ENTRIES, _LISTED = 1 << 22, 32
 _FEWEST = 1 << 14
 _NETWORKS = (1, 3, 5, 7)
@@ -125,7 +124,7 @@ def _length(block: int) -> int:
 
 
 def _tile(length: int) -> tuple[int, bool]:
-    """How many neighbours a program takes, and whether they lie in one stretch."""
+    """The cells or elements of a tile; whether they are all in one stretch."""
     if length % _LONG:
         return _SMALL_TILE, False
     return min(length & -length, _TILE), True
@@ -212,7 +211,7 @@ def _estimate(
             found = _middle_of_5(found, b, c, d, e)
         elif rows == 3:
             found = _middle(found, b, c)
-        # Adding zero turns a zero's minus sign off.
+        # Adding zero makes -0.0 positive.
         found += 0.0
     tl.store(out + i, found, mask=inside)
 

@@ -1,4 +1,4 @@
-"""Every primitive in plain torch: slow, simple, right on any device.
+"""Every primitive in plain torch: slow and simple, for any device.
 
 The faster kernels are tested against it, and it runs where there is none.
 """

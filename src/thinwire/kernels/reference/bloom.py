@@ -1,4 +1,4 @@
-"""Bloom filters: every hash of every element of the universe.
+"""Bloom filters: every hash of every element of the vector.
 
 Bit p of a filter is bit p % 8 of byte p // 8, the least significant first. Element i
 sets, for every seed below `hashes`, the bit at MurmurHash3 (x86, 32 bits, seeded) of
@@ -68,9 +68,9 @@ def bloom_sample(positives: Tensor, nnz: int, key: int) -> Tensor:
 def bloom_resolve(
     positives: Tensor, nnz: int, key: int, *, bits: int, hashes: int
 ) -> Tensor:
-    """The `nnz` of a filter's positives that best explain its bits, still ascending.
+    """Select `nnz` of a filter's positives by conflict sets; ascending.
 
-    Algorithm 1 of DeepReduce, with every choice that it leaves open made.
+    Algorithm 1 of DeepReduce, made deterministic.
 
     The conflict set of a bit lists the positives that hash to it, ascending. Sets are
     visited by size, then by bit, in rounds. A set with one member yields it and is

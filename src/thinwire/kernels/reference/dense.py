@@ -1,4 +1,4 @@
-"""Whole vectors: the largest magnitudes, and the elements that reach one."""
+"""Whole vectors: largest magnitudes, and elements of at least some magnitude."""
 
 from itertools import pairwise
 
@@ -41,7 +41,7 @@ def row_peaks(vector: Tensor, width: int) -> Tensor:
 
 @primitive
 def at_least(x: Tensor, least: float) -> Tensor:
-    """The elements other than zero with |v| >= `least`, or NaN: their places.
+    """Indices of elements, not zero, with |v| >= `least`, and of NaN.
 
     `least` is a float32.
 

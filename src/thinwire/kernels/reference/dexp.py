@@ -58,7 +58,7 @@ def decode_dexp(section: Tensor, nnz: int) -> Tensor:
 
 
 def fit(y: Floats) -> Doubles:
-    """p, q, a and c for magnitudes, smallest first; p is 0 where there is no fit."""
+    """p, q, a and c for magnitudes, smallest first; p is 0 if there is no fit."""
     with np.errstate(all="ignore"):
         ratios = _ratios(y) if len(y) >= FEWEST else None
         if ratios is None:
@@ -73,7 +73,7 @@ def fit(y: Floats) -> Doubles:
 
 
 def curve(fitted: Doubles, count: int) -> Floats:
-    """What should be magnitudes, smallest first; they may come out as anything."""
+    """The fitted magnitudes, smallest first; received factors may give any value."""
     p, q, a, c = fitted
     with np.errstate(all="ignore"):
         y: Doubles = a * _powers(p, count) + c * _powers(q, count)

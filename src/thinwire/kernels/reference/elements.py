@@ -12,7 +12,7 @@ from thinwire.kernels.transfers import on_device
 
 
 def positions(indices: Tensor, block: Block | None) -> Tensor:
-    """Where the block's elements lie in the vector, as int64; None is all of it."""
+    """The indices in the vector of the block's elements, as int64; None: all."""
     if block is None:
         return indices.long()
     local = indices.long()
@@ -23,7 +23,7 @@ def positions(indices: Tensor, block: Block | None) -> Tensor:
 
 @primitive
 def gather(x: Tensor, indices: Tensor, *, block: Block | None = None) -> Tensor:
-    """What `x` holds at these elements of the block."""
+    """`x[indices]` in a block."""
     return x[positions(indices, block)]
 
 

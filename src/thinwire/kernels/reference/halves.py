@@ -1,7 +1,7 @@
-"""Float32 values in 16 bits each, by whole numbers: no rounding of anyone else's.
+"""Float32 values in 16 bits each, in integer arithmetic, equal on every machine.
 
-Libraries agree on the nearest value and not on the rest: what becomes of values too
-large, and which bits a NaN keeps.
+Libraries round to nearest alike, but differ in values that are too large and in the
+bits of NaN.
 """
 
 import torch

@@ -68,6 +68,6 @@ def check_scales(wrong: bool) -> None:  # noqa: FBT001
 
 
 def check_numbers(wrong: bool) -> None:  # noqa: FBT001
-    """Refuse the one byte that stands for no value."""
+    """Refuse the byte -128, which no encoder writes."""
     if wrong:
         raise ValueError(f"a value of -128 units where {MOST} are the most")

@@ -44,7 +44,7 @@ Counts = NDArray[np.int64]
 
 
 class Cells(NamedTuple):
-    """How many values lie in each cell, and the sum of their magnitudes, in units."""
+    """The number of values in each cell, and the sum of their magnitudes, in units."""
 
     counts: Counts
     sums: Counts

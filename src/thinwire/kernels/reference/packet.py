@@ -48,7 +48,7 @@ def decode_packet(
 ) -> tuple[Tensor, Tensor]:
     """Indices and values of what `encode_packet` made, after a header of `begin` bytes.
 
-    `ValueError` where these bytes cannot be such a list; there are as many as it takes.
+    `ValueError` if the bytes are not valid; their number has been checked.
     """
     end = 8 * -(-index_nbits(size, nnz, low) // 64)
     index, value = torch.tensor_split(body[begin:], [end])

@@ -56,7 +56,7 @@ def sketch_rows(ids: Tensor, values: Tensor, keys: Tensor, columns: int) -> Tens
 
 @primitive
 def peel_rows_(cells: Tensor, ids: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of an int32 table, exactly, and the places of those that are stuck.
+    """The exact rows of an int32 table, and the positions of those that are stuck.
 
     `ids` are all rows that may be in the table; one that is not comes out as zeros. A
     row that is alone in a cell is read there and taken out of its other cells, until no

@@ -12,8 +12,8 @@ from the first value to the last. Arithmetic is float64, one rounding per operat
 
 Values come in descending order: what is not finite, positive values, zeros, negative
 ones, what is not finite. These are pieces to begin with; what is not finite counts as
-zero. As long as there may be more, the piece that strays furthest from its chord is cut
-where it does (DeepReduce, Xu et al., NeurIPS 2021, section 5).
+zero. As long as there may be more, the piece with the largest distance from its chord
+is cut there (DeepReduce, Xu et al., NeurIPS 2021, section 5).
 """
 
 from typing import Any
@@ -105,7 +105,7 @@ def _runs(values: NDArray[np.float32]) -> Pieces:
 def _strays_most(
     values: NDArray[np.float32], start: int, end: int, least: int
 ) -> tuple[float, int]:
-    """How far from the chord values are at most, and where, not too near the ends."""
+    """The largest distance from the chord, and where, not too near the ends."""
     y = values[start:end].astype(np.float64)
     if end - start < 2 * least or not np.isfinite(y[0]) or y[0] == 0:
         return 0.0, start
@@ -168,7 +168,7 @@ def _places(length: int) -> Doubles:
 
 
 def added_up(numbers: Doubles) -> float:
-    """The sum from the first to the last; `np.sum` adds in an order of its own."""
+    """The sum from the first to the last; `np.sum` adds in another order."""
     return float(np.add.accumulate(np.concatenate([[0.0], numbers]))[-1])
 
 

@@ -1,8 +1,8 @@
-"""Values as random multiples of a bucket's norm: unbiased, whatever the values.
+"""Values as random multiples of a bucket's norm, unbiased.
 
 First the L2 norm of each bucket as float32, then a whole number for each value, int8
 or, from 128 levels on, int16. A value in a bucket of norm N lies between two multiples
-of N / levels, and becomes the upper one as often as it is near to it. The scheme is
+of N / levels, and is rounded up with a probability equal to the fraction. The scheme is
 QSGD's (Alistarh et al., NeurIPS 2017, section 3.1), with buckets as in DeepReduce.
 
 A norm that float32 cannot hold is cut to its largest value, which no value exceeds;
@@ -26,7 +26,7 @@ _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 def encode_qsgd(values: Tensor, levels: int, bucket: int, key: int) -> Tensor:
     """The L2 norm of each bucket, then values as random multiples of norm / levels.
 
-    `key` and its place decide how a value is rounded.
+    `key` and the index of a value determine how it is rounded.
 
     >>> import torch
     >>> section = encode_qsgd(torch.tensor([3.0, -4.0, 0.0, 12.0]), 127, 512, key=1)

@@ -28,8 +28,8 @@ def encode_sketch(x: Tensor, hashes: Hashes) -> Tensor:
     for number, row in enumerate(table):
         cells, signs = places(hashes, number, x.numel(), x.device)
         signed = x * signs
-        for turn in _turns(cells):
-            row[cells[turn]] += signed[turn]
+        for members in _rounds(cells):
+            row[cells[members]] += signed[members]
     return table
 
 
@@ -60,7 +60,7 @@ def estimate_sketch_(
         # A tensor, because CUDA multiplies by the reciprocal of a number.
         out /= torch.tensor(float(hashes.rows), device=out.device)
     else:
-        # Adding zero turns a zero's minus sign off.
+        # Adding zero makes -0.0 positive.
         out.copy_(seen.sort(dim=0).values[hashes.rows // 2] + 0.0)
 
 
@@ -94,20 +94,20 @@ def places(
     return cells, 1.0 - 2.0 * (words & 1)
 
 
-def _turns(cells: Tensor) -> list[Tensor]:
-    """Split elements into turns, so that no two of one turn share a cell.
+def _rounds(cells: Tensor) -> list[Tensor]:
+    """Split elements into rounds, so that no two of one round share a cell.
 
-    The first turn has the first element of each cell, the next the second, and so on:
-    added turn by turn, a cell has one order of additions on any device.
+    The first round has the first element of each cell, the next the second, and so on:
+    added round by round, a cell has one order of additions on any device.
     """
     if len(cells) == 0:
         return []
     _, order = cells.sort(stable=True)
     ascending = cells[order]
     first = torch.searchsorted(ascending, ascending)
-    turn = torch.arange(len(cells), device=cells.device) - first
-    _, by_turn = turn.sort(stable=True)
-    return list(torch.split(order[by_turn], torch.bincount(turn).tolist()))
+    number = torch.arange(len(cells), device=cells.device) - first
+    _, by_round = number.sort(stable=True)
+    return list(torch.split(order[by_round], torch.bincount(number).tolist()))
 
 
 @primitive
@@ -115,7 +115,7 @@ def shuffled(size: int, count: int, key: int) -> Tensor:
     """The first `count` of the numbers below `size`, shuffled by a key; as int64.
 
     A Feistel network permutes the numbers of an even number of bits. A number that
-    lands outside goes through it again, until it lands inside.
+    lands outside is permuted again, until it is inside.
 
     >>> sorted(shuffled(5, 5, key=1).tolist())
     [0, 1, 2, 3, 4]
