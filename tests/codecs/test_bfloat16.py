@@ -50,7 +50,7 @@ def test_ties_and_ends(bits, rounded, sign):
     assert to_bits(round_trip(BFloat16(), from_bits([bits + sign]))) == [rounded + sign]
 
 
-def test_what_is_a_bfloat16_already_is_kept():
+def test_bfloat16_values_are_kept():
     every = from_bits([top << 16 for top in range(-(2**15), 2**15)])
     kept = every[~every.isnan()]
     assert to_bits(round_trip(BFloat16(), kept)) == to_bits(kept)

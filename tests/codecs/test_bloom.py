@@ -91,7 +91,7 @@ def test_a_filter_with_one_false_positive():
 
 @unhurried
 @given(supports(), RATES, KEYS)
-def test_every_policy_keeps_its_promise(support, fpr, key):
+def test_every_policy_returns_valid_positives(support, fpr, key):
     size, indices = support
     nnz = len(indices)
     section = Bloom(fpr=fpr).encode(indices, size)
@@ -113,7 +113,7 @@ def test_every_policy_keeps_its_promise(support, fpr, key):
 
 @unhurried
 @given(supports(), RATES)
-def test_whoever_alone_can_have_set_a_bit_is_resolved(support, fpr):
+def test_the_only_member_of_a_conflict_set_is_chosen(support, fpr):
     size, indices = support
     bits, hashes, _ = shape_of(size, len(indices), fpr)
     section = Bloom(fpr=fpr).encode(indices, size)
@@ -210,7 +210,7 @@ def test_naive_values_are_in_the_wrong_place():
 
 
 @pytest.mark.parametrize("policy", ["p0", "p1", "p2", "leftmost"])
-def test_true_values_travel_to_whoever_is_chosen(policy):
+def test_chosen_positives_get_their_true_values(policy):
     dense = torch.randn(2000)
     indices = scattered(2000, 100)
     vector = SparseVector(indices, dense[indices.long()], 2000)

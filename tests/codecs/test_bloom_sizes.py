@@ -36,7 +36,7 @@ def test_sizing(size, nnz, fpr, bits, hashes):
     assert shape_of(size, nnz, fpr)[:2] == (bits, hashes)
 
 
-def test_sizing_does_not_depend_on_anybodys_decimal_context():
+def test_sizing_does_not_depend_on_the_decimal_context():
     shape_of.cache_clear()
     with localcontext(prec=2):
         rough = shape_of(36_864, 368), Bloom().nbytes(2**24, 167_772)

@@ -43,6 +43,6 @@ def test_gaps_are_written_seven_bits_a_byte(indices, data):
         (octets(3, *[255] * 8, 127), "strictly from 0 up to 100"),
     ],
 )
-def test_what_cannot_be_such_a_list_is_refused(section, said):
+def test_invalid_sections_are_refused(section, said):
     with pytest.raises(WireError, match=f"varint gaps: .*{said}"):
         DeltaVarint().decode(section, 100, 2)

@@ -72,7 +72,7 @@ def test_at_most_0_61_bits_above_the_least_possible(size):
         (LOW + HIGH + "0" * 50, "9 bytes where 3 are expected"),
     ],
 )
-def test_what_cannot_be_such_a_list_is_refused(bits, said):
+def test_invalid_sections_are_refused(bits, said):
     section = section_of(bits)
     with pytest.raises(ValueError, match=said):
         kernels.decode_elias_fano(section, 16, 5, low=1)

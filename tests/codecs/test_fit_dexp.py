@@ -57,7 +57,7 @@ def test_the_series_is_the_exponential(argument):
     assert found == pytest.approx(math.exp(argument), rel=1e-13)
 
 
-def test_a_sine_is_sent_as_it_is():
+def test_a_sine_is_sent_unchanged():
     sine = torch.sin(torch.linspace(0.1, 3.0, 100))
     section = FitDExp().encode(sine)
     assert section.numel() == 8 + 8 + 400
@@ -81,7 +81,7 @@ def test_a_fit_that_misses_half_is_not_used():
         ("student", 10_000, 0.25),
     ],
 )
-def test_the_largest_of_a_sample_are_near(kind, nnz, error):
+def test_the_error_of_the_largest_values_is_small(kind, nnz, error):
     errors = []
     for seed in range(3):
         values = largest(kind, nnz, seed)
@@ -91,7 +91,7 @@ def test_the_largest_of_a_sample_are_near(kind, nnz, error):
     assert sum(errors) / 3 < error
 
 
-def test_fewer_than_eight_of_a_sign_are_sent_as_they_are():
+def test_fewer_than_eight_values_of_a_sign_are_sent_unchanged():
     values = descending([1.0, 7.0, 3e38, -1e-40, -2.0, 0.0, 5.0])
     assert torch.equal(read_back(values), values)
     assert FitDExp().encode(values).numel() == 8 + (8 + 16) + (8 + 8)
@@ -116,7 +116,7 @@ def test_no_value_of_any_changes_its_sign(values):
     assert not (read_back(values) * values.sign() < 0).any()
 
 
-def test_what_is_not_finite_is_not_delivered():
+def test_nonfinite_values_are_not_delivered():
     values = descending([float("inf"), float("nan"), 2.0, -1.0, float("-inf")])
     assert read_back(values).tolist() == [0.0, 0.0, 2.0, -1.0, 0.0]
 

@@ -75,7 +75,7 @@ def test_a_quintic_for_each_sign_comes_back():
         ("student", 10_000, 0.03),
     ],
 )
-def test_the_largest_of_a_sample_are_near(kind, nnz, error):
+def test_the_error_of_the_largest_values_is_small(kind, nnz, error):
     errors, bits = [], []
     for seed in range(3):
         values = largest(kind, nnz, seed)
@@ -95,7 +95,7 @@ def test_knots_are_where_values_stray_from_the_chord():
     assert relative_error(codec.decode(section, 400), bent) < 1e-6
 
 
-def test_signs_zeros_and_what_is_not_finite_are_pieces_of_their_own():
+def test_signs_zeros_and_nonfinite_values_are_separate_pieces():
     nan, inf = float("nan"), float("inf")
     some = [nan, inf, *[3.0] * 20, *[2.0, 1.0], 0.0, -0.0, *[-1.0] * 3, -inf]
     values = descending(some)
@@ -107,7 +107,7 @@ def test_signs_zeros_and_what_is_not_finite_are_pieces_of_their_own():
     assert (read[2:24] - values[2:24]).abs().max() < 1.1
 
 
-def test_small_pieces_are_sent_as_they_are():
+def test_small_pieces_are_sent_unchanged():
     values = descending([5.0, 3.0, 0.1, -2.0, -2.5, 1e-40, -3e38])
     assert torch.equal(read_back(values), values)
 
@@ -265,7 +265,7 @@ def test_random_bytes_are_refused_or_read_as_finite_values(data, nnz):
 @pytest.mark.parametrize(
     "options", [{"degree": -1}, {"degree": 16}, {"pieces": 0}, {"pieces": 4097}]
 )
-def test_what_cannot_be_fitted_is_refused(options):
+def test_impossible_options_of_a_fit_are_refused(options):
     ((name, value),) = options.items()
     with pytest.raises(ConfigError, match=f"{name} is {value}: give"):
         FitPoly(**options)

@@ -61,7 +61,7 @@ def test_ties_and_ends(value, rounded, sign):
     assert to_bits(read) == to_bits(torch.tensor([sign * rounded]))
 
 
-def test_what_is_a_float16_already_is_kept():
+def test_float16_values_are_kept():
     every = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.float16)
     kept = every[~every.isnan()].float()
     assert to_bits(round_trip(Float16(), kept)) == to_bits(kept)

@@ -81,7 +81,7 @@ def test_a_damaged_packet_is_refused_or_a_list(name, vector, data):
 @pytest.mark.parametrize("name", PAIRS)
 @brisk
 @given(NUMBERS, NUMBERS, st.tuples(SECTION, SECTION), st.integers(0, 63))
-def test_invented_sections_are_refused_or_a_list(name, size, nnz, sections, chosen):
+def test_random_sections_are_refused_or_a_list(name, size, nnz, sections, chosen):
     whole = codec(name)
     tags = whole.index.tag, whole.value.tag
     packet = Packet.build(tags, size, nnz, sections)
@@ -90,7 +90,7 @@ def test_invented_sections_are_refused_or_a_list(name, size, nnz, sections, chos
     check(reaching(bytes(body)))
 
 
-def test_settings_that_packets_do_not_say_are_among_them():
+def test_settings_missing_from_packets_are_fuzzed():
     tried = [codec_of((17, 5), chosen) for chosen in SETTINGS]
     assert len({each.index.fpr for each in tried}) == 3
     assert len({(each.value.levels, each.value.bucket) for each in tried}) == 3

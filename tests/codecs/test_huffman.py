@@ -43,7 +43,7 @@ def test_indices_come_back(support):
 
 
 @pytest.mark.parametrize("size", [2**31 - 1, 2**31])
-def test_the_largest_vectors_come_back_in_their_own_index_type(size):
+def test_the_index_type_follows_the_size(size):
     indices = torch.tensor([0, size - 1], dtype=index_dtype(size))
     section = Huffman().encode(indices, size)
     read = Huffman().decode(section, size, 2)
@@ -60,7 +60,7 @@ def test_bits_per_index(size, nnz, bits):
     assert 8 * (section.numel() - 8) / nnz == pytest.approx(bits, abs=0.2)
 
 
-def test_golden_bytes_decode_for_ever():
+def test_golden_bytes_decode():
     codec = Split(Huffman(), Float32(), checksum=False)
     packet = Packet.parse(octets(GOLDEN.read_bytes()))
     assert codec.decode(packet, 100_000, 5).to_dict() == FIVE

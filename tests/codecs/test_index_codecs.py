@@ -28,7 +28,7 @@ brisk = settings(unhurried, max_examples=30)
 every_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 
 
-def test_tags_are_for_ever():
+def test_tags_do_not_change():
     assert [codec.tag for codec in CODECS.values()] == [2, 3, 4, 5, 6]
 
 
@@ -110,7 +110,7 @@ def test_another_number_of_entries_is_refused_or_another_list(codec, drawn, more
 @pytest.mark.parametrize("name", [name for name in CODECS if name != "bitmap"])
 @pytest.mark.parametrize("size", [2**31 - 1, 2**31, 2**40])
 @pytest.mark.parametrize("kind", ["spread", "first", "last"])
-def test_the_largest_vectors_come_back_in_their_own_index_type(name, size, kind):
+def test_the_index_type_follows_the_size(name, size, kind):
     codec = CODECS[name]
     if kind == "spread":
         indices = (uniform(1000, 300).long() * (size // 1000)).to(index_dtype(size))
@@ -123,7 +123,7 @@ def test_the_largest_vectors_come_back_in_their_own_index_type(name, size, kind)
 
 
 @every_codec
-def test_entries_that_cannot_be_there_are_not_waited_for(codec):
+def test_impossible_counts_are_refused_before_allocating(codec):
     section = torch.zeros(16, dtype=torch.uint8)
     for nnz in (2**31, 2**40):
         with pytest.raises(WireError):
@@ -132,7 +132,7 @@ def test_entries_that_cannot_be_there_are_not_waited_for(codec):
 
 @every_codec
 @pytest.mark.parametrize("indices", [[5, 3], [3, 3], [-1, 4], [0, 9_000]], ids=str)
-def test_what_is_no_list_is_refused_or_decodes_to_one(codec, indices):
+def test_invalid_indices_are_refused_or_decode_to_a_list(codec, indices):
     indices = torch.tensor(indices, dtype=torch.int32)
     try:
         section = codec.encode(indices, 64)
@@ -142,7 +142,7 @@ def test_what_is_no_list_is_refused_or_decodes_to_one(codec, indices):
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_golden_bytes_are_read_and_written_for_ever(name):
+def test_golden_bytes(name):
     values = torch.arange(len(SQUARES)) / 2
     vector = SparseVector(torch.tensor(SQUARES, dtype=torch.int32), values, 5003)
     golden = (GOLDEN / name / "squares_of_5003.bin").read_bytes()

@@ -40,7 +40,7 @@ def test_a_vector_beyond_32_bits_is_refused():
 
 
 @pytest.mark.parametrize("size", [2**31 - 1, 2**31])
-def test_the_largest_vectors_come_back_in_their_own_index_type(size):
+def test_the_index_type_follows_the_size(size):
     indices = torch.tensor([0, size - 1], dtype=index_dtype(size))
     read = Int32().decode(Int32().encode(indices, size), size, 2)
     assert read.tolist() == [0, size - 1]

@@ -67,7 +67,7 @@ def test_a_scale_is_little_more_than_needed_and_has_five_bits(peak):
 
 @unhurried
 @given(st.lists(WHOLE, max_size=300).map(torch.tensor))
-def test_what_is_left_of_whole_numbers_is_exact(values):
+def test_the_error_of_whole_numbers_is_exact(values):
     read = round_trip(Int8(), values.float())
     left = values.float() - read
     assert torch.equal(left.double(), values.double() - read.double())

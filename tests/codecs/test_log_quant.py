@@ -93,7 +93,7 @@ def test_a_level_for_each_of_few_magnitudes(bits):
 
 
 @pytest.mark.parametrize("bits", EVERY)
-def test_zeros_and_the_like_take_the_lowest_level(bits):
+def test_zeros_and_nonfinite_values_take_the_lowest_level(bits):
     count = 2 ** (bits - 1) - 1
     values = torch.arange(1.0, count + 1)
     lost = torch.tensor([0.0, float("nan"), float("inf"), -float("inf"), -0.0])
@@ -104,7 +104,7 @@ def test_zeros_and_the_like_take_the_lowest_level(bits):
 
 @unhurried
 @given(st.lists(WHOLE, max_size=60).map(torch.tensor), st.sampled_from(EVERY))
-def test_what_is_left_of_whole_numbers_is_exact(values, bits):
+def test_the_error_of_whole_numbers_is_exact(values, bits):
     read = round_trip(LogQuant(bits), values.float())
     left = values.float() - read
     assert torch.equal(left.double(), values.double() - read.double())

@@ -144,7 +144,7 @@ def test_a_value_that_is_its_own_norm_comes_back(value):
         assert torch.equal(round_trip(codec, values), values)
 
 
-def test_nothing_but_zeros_comes_back_as_zeros():
+def test_zeros_decode_to_zeros():
     assert round_trip(QSGD(), torch.zeros(600)).tolist() == [0.0] * 600
 
 

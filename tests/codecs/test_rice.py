@@ -87,7 +87,7 @@ def test_one_huge_gap_does_not_make_a_long_section():
         (coded(40, "0" * 120 + "0" * 200 + "111"), "strictly from 0 up to 31"),
     ],
 )
-def test_what_cannot_be_such_a_list_is_refused(section, said):
+def test_invalid_sections_are_refused(section, said):
     with pytest.raises(WireError, match=f"Rice: .*({said})"):
         Rice().decode(section, 31, 3)
 

@@ -65,7 +65,7 @@ def test_runs_alternate_zeros_first_in_as_many_bits_as_the_longest(size, indices
         (section_of(5, 2, [2, 2, 3, 1, 2, 1]), "after the end"),
     ],
 )
-def test_what_cannot_be_such_a_list_is_refused(section, said):
+def test_invalid_sections_are_refused(section, said):
     with pytest.raises(WireError, match=f"run lengths: .*({said})"):
         RunLength().decode(section, 10, 3)
 
@@ -80,7 +80,7 @@ def test_a_section_is_no_longer_than_the_card_says(drawn):
 
 
 @pytest.mark.parametrize("name", VALUE_CODECS)
-def test_no_indices_are_made_before_there_are_values_for_them(name):
+def test_indices_are_decoded_after_values(name):
     nnz = 2**31 - 1
     section = section_of(2, 31, [0, nnz])
     codec = Split(RunLength(), VALUE_CODECS[name], checksum=False)

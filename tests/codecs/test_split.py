@@ -54,7 +54,7 @@ def valid(vector, size=300):
     return strictly_increasing(vector.indices, size)
 
 
-def test_golden_bytes_decode_for_ever():
+def test_golden_bytes_decode():
     assert decode(GOLDEN.read_bytes(), 300, 5).to_dict() == FIVE.to_dict()
 
 
@@ -157,7 +157,7 @@ def test_random_sections_are_refused_or_decode_to_a_valid_list(nnz, data):
         assert valid(RAW.decode(packet, 2**31 - 1), 2**31 - 1)
 
 
-def test_a_machine_with_numbers_the_other_way_round_is_refused(monkeypatch):
+def test_big_endian_machines_are_refused(monkeypatch):
     monkeypatch.setattr(sys, "byteorder", "big")
     with pytest.raises(ConfigError, match="this machine's are big endian"):
         Split()
@@ -205,7 +205,7 @@ def test_bits_after_the_end_are_refused(codec, half):
     codec.decode(packet, 300)
 
 
-def test_settings_that_packets_do_not_say_show_in_what_ranks_compare():
+def test_ranks_compare_settings_missing_from_packets():
     codecs = [QSGD(), QSGD(100), QSGD(bucket=100), Bloom(), Bloom(fpr=0.1)]
     assert len({repr(codec) for codec in codecs}) == len(codecs)
     assert repr(QSGD(100)) in repr(Split(Bloom(fpr=0.1), QSGD(100)))

@@ -58,7 +58,7 @@ def test_every_bit_of_any_values_comes_back(values, codec):
 
 
 @BOTH
-def test_equal_values_take_no_room(codec):
+def test_constant_values_take_few_bytes(codec):
     assert codec.encode(torch.ones(100_000)).numel() < 2000
 
 
@@ -128,7 +128,7 @@ def frame(window, content):
 
 @pytest.mark.parametrize("content", [0, 39, 40, 2**32, 2**62])
 @pytest.mark.parametrize("window", [10, 27, 41])
-def test_a_frame_that_claims_much_is_refused(window, content):
+def test_a_frame_with_a_large_content_size_is_refused(window, content):
     section = section_of(frame(window, content))
     tracemalloc.start()
     assert not accepts(Zstd(), section, 10)
@@ -136,7 +136,7 @@ def test_a_frame_that_claims_much_is_refused(window, content):
     tracemalloc.stop()
 
 
-def test_a_frame_that_cannot_hold_so_much_is_refused():
+def test_a_frame_shorter_than_its_content_needs_is_refused():
     values = torch.zeros(2**20)  # as few bytes as there can be
     section = Zstd(22).encode(values)
     assert torch.equal(Zstd().decode(section, len(values)), values)

@@ -31,7 +31,7 @@ def test_seconds_add_up_and_are_no_part_of_the_configuration():
     assert timed == Timed(Split())
 
 
-def test_what_kernels_take_within_a_codec_is_counted_once():
+def test_kernels_inside_a_codec_are_timed_once():
     stopwatch = {}
     timed = Timed(Split(Bitmap()), stopwatch)
     with kernels.timed_primitives(stopwatch):

@@ -33,7 +33,7 @@ def test_a_strided_gradient_is_consumed_too():
     assert wide[1::2].all()
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="3 to 6 are not in a vector of 5"):
         cpu.accumulate_(torch.zeros(5), torch.ones(3), offset=3, scale=1.0)
     with pytest.raises(ValueError, match="float64"):

@@ -51,7 +51,7 @@ def test_any_whole_number_type_is_packed(dtype, width):
 
 @unhurried
 @given(st.binary(max_size=40), st.integers(0, 63), st.integers(0, 3), st.data())
-def test_any_bytes_are_read_alike(data, width, offset, draw):
+def test_backends_decode_any_bytes_equally(data, width, offset, draw):
     section = torch.tensor(list(data), dtype=torch.uint8)[offset:]
     most = 8 * len(section) // width if width else 50
     count = draw.draw(st.integers(0, most))

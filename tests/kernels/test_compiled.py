@@ -59,7 +59,7 @@ for each in (double, total):
 """
 
 
-def test_what_was_loaded_is_compiled_into_what_was_not(tmp_path):
+def test_a_loaded_kernel_is_called_by_a_compiled_one(tmp_path):
     (tmp_path / "squares.py").write_text(FUNCTIONS)
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     command = [sys.executable, "-c", IN_TURN, compiled.__file__, str(tmp_path)]

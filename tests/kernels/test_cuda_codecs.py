@@ -125,7 +125,7 @@ def judged(decode, *args, **options):
         return str(error)
 
 
-def test_damaged_bytes_are_judged_alike():
+def test_backends_agree_on_damaged_bytes():
     size, nnz = 1000, 60
     indices = drawn_indices(size, nnz)
     low = low_bits(size, nnz)
@@ -142,7 +142,7 @@ def test_damaged_bytes_are_judged_alike():
     assert refused
 
 
-def test_any_bytes_are_judged_alike():
+def test_backends_agree_on_any_bytes():
     section = torch.tensor(list(EVERY_BYTE), dtype=torch.uint8, device=DEVICE)
     for nnz in (100, 254):
         given = section[: nnz + 2 * -(-nnz // 256)]
@@ -270,5 +270,5 @@ def test_peaks_and_means(dtype):
     assert_same(out, other)
 
 
-def test_what_is_missing_is_done_by_the_reference():
+def test_missing_kernels_use_the_reference():
     assert cuda.encode_rice is kernels.encode_rice.reference

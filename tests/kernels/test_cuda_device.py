@@ -27,7 +27,7 @@ pytestmark = CUDA
 
 
 @on_device
-def test_the_front_door_leads_here(monkeypatch):
+def test_select_on_a_device(monkeypatch):
     monkeypatch.setattr(buffer, "SHORT", 1 << 20)
     x = drawn("normal", 3_000_017)
     found = kernels.select(x, 30_000)
@@ -37,7 +37,7 @@ def test_the_front_door_leads_here(monkeypatch):
 
 @on_device
 @pytest.mark.parametrize("nnz", [0, 3, 20_001, 1_000_000])
-def test_a_packet_is_the_processor_s(nnz):
+def test_a_packet_equals_that_of_the_cpu(nnz):
     size, codec = 2_000_003, Split(EliasFano(), BFloat16(), checksum=False)
     indices, values = drawn_indices(size, nnz), drawn("normal", nnz)
     packet = codec.encode(SparseVector(indices, values, size))

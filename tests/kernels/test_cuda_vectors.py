@@ -97,7 +97,7 @@ def test_error_feedback(blocks, dtype, rounding):
     assert out == ([0, number, number, number - 1, number] if rounding else [0] * 5)
 
 
-def test_what_is_extracted_comes_back_before_anything_else_happens():
+def test_extracted_elements_are_restored_first():
     x = torch.zeros(SIZE, device=DEVICE)
     wanted, candidates = x.clone(), cuda.new_candidates(x, (Block.whole(SIZE),))
 
@@ -141,7 +141,7 @@ def test_pieces_and_strides_are_accumulated(dtype):
     assert wide[1::2].any()
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_arguments_are_refused():
     x, ones = torch.zeros(5, device=DEVICE), torch.ones(3, device=DEVICE)
     with pytest.raises(ValueError, match="3 to 6 are not in a vector of 5"):
         cuda.accumulate_(x, ones, offset=3, scale=1.0)

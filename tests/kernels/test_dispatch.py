@@ -54,7 +54,7 @@ def test_every_kernel_can_be_imported():
     preload("reference")
 
 
-def test_a_primitive_that_another_one_calls_is_not_timed_twice():
+def test_a_nested_primitive_is_not_timed_twice():
     seconds: dict[str, float] = {}
     one = (torch.tensor([1]), torch.tensor([2.0]))
     with kernels.timed_primitives(seconds):

@@ -65,7 +65,7 @@ def test_keep_at(backend, count, subtracting):
 
 
 @BACKENDS
-def test_what_was_told_whole_is_left_alone(backend):
+def test_values_sent_completely_are_not_written(backend):
     x = torch.tensor([-0.0, -0.0])
     ones = torch.ones(2)
     indices = torch.tensor([0, 1], dtype=torch.int32)

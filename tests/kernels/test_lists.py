@@ -29,7 +29,7 @@ def test_merge_add(lengths, size, dtype):
             assert_same_lists(found, reference.merge_add(left, u, right, v))
 
 
-def test_a_merge_keeps_the_sign_of_a_zero_and_what_is_not_finite():
+def test_a_merge_keeps_negative_zeros_and_nonfinite_values():
     left, right = torch.tensor([0, 1, 2]), torch.tensor([2, 3, 4])
     u, v = torch.tensor([-0.0, 0.0, -0.0]), torch.tensor([-0.0, -0.0, float("inf")])
     for merge_add in (cpu.merge_add, reference.merge_add):

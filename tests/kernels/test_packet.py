@@ -36,7 +36,7 @@ def test_both_ways(size, nnz):
         assert listed[0].dtype == indices.dtype
 
 
-def test_what_is_not_contiguous_is_encoded_alike():
+def test_strided_tensors_are_encoded():
     indices, values = drawn(9003, 301)
     wide = [torch.stack([part, part], 1)[:, 0] for part in (indices, values)]
     assert not wide[0].is_contiguous()
@@ -63,7 +63,7 @@ def test_damage_is_refused(low, backend, damage):
         backend.decode_packet(body, 32, 9003, nnz, low=low)
 
 
-def test_what_is_no_list_is_not_encoded():
+def test_indices_that_do_not_ascend_are_not_encoded():
     falling = torch.tensor([7000, 300], dtype=torch.int32)
     for low in (4, None):
         with pytest.raises(IndexError, match="do not increase"):

@@ -86,7 +86,7 @@ def rows_of(count, width, dtype):
 @pytest.mark.parametrize("width", [1, 5])
 @pytest.mark.parametrize("count", [0, 1, 2, 30, 700])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_the_fast_ones_give_the_bits_of_the_reference(count, width, dtype):
+def test_kernels_return_the_bits_of_the_reference(count, width, dtype):
     ids = some_indices(100_000, count, dtype)
     for rows, columns in ((1, 40), (3, max(1, count // 3)), (3, count + 5), (5, 7)):
         keys = hash_keys(count, rows, rows)

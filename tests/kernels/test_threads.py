@@ -88,7 +88,7 @@ def test_others_are_done_when_an_error_is_raised():
     assert done == [True]
 
 
-def test_who_takes_a_thread_long_to_wake_does_without():
+def test_busy_threads_are_not_waited_for():
     """All threads of the pool are busy for others."""
     count = 1 + os.cpu_count()
     all_busy, free, freed = threading.Barrier(1 + count), threading.Event(), []
@@ -110,7 +110,7 @@ def test_who_takes_a_thread_long_to_wake_does_without():
 
 @pytest.mark.usefixtures("small_shares")
 @pytest.mark.parametrize("rounding", [torch.float32, torch.bfloat16])
-def test_threads_take_alike(monkeypatch, rounding):
+def test_the_number_of_threads_does_not_change_what_is_taken(monkeypatch, rounding):
     size, results, helped = 20_011, [], []
 
     def make(calls, threads):
@@ -135,7 +135,7 @@ def test_threads_take_alike(monkeypatch, rounding):
 
 @pytest.mark.usefixtures("small_shares")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_child_makes_threads_of_its_own():
+def test_a_forked_child_starts_new_threads():
     torch.set_num_threads(2)
     x = torch.zeros(20_000)
     cpu.accumulate_(x, torch.ones(20_000), offset=0, scale=1.0)

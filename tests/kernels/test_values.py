@@ -97,7 +97,7 @@ def test_a_stride_is_followed(name):
 @thorough
 @given(st.sampled_from(sorted(FORMATS)), st.binary(max_size=90), st.integers(0, 70))
 @example("log 3", bytes(15) + b"\x80\x08", 1)  # wrong in two ways
-def test_any_bytes_are_judged_alike(name, data, nnz):
+def test_backends_agree_on_any_bytes(name, data, nnz):
     section = torch.tensor(list(data), dtype=torch.uint8)
     found = coders(cpu, name)[1](section, nnz)
     assert alike(found, coders(reference, name)[1](section, nnz))
@@ -105,7 +105,7 @@ def test_any_bytes_are_judged_alike(name, data, nnz):
 
 @thorough
 @given(st.sampled_from(sorted(FORMATS)), WORDS, st.data())
-def test_damaged_bytes_are_judged_alike(name, words, data):
+def test_backends_agree_on_damaged_bytes(name, words, data):
     v = torch.tensor(words, dtype=torch.int32).view(torch.float32)
     changed = coders(cpu, name)[0](v)
     if len(changed):

@@ -23,7 +23,7 @@ def test_zeros(size):
     assert x.sum() == size
 
 
-def test_a_system_that_has_no_large_pages(monkeypatch):
+def test_without_large_pages(monkeypatch):
     class Plain(mmap.mmap):
         def madvise(self, *_):
             raise OSError(errno.EINVAL, "Invalid argument")

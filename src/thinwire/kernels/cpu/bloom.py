@@ -1,9 +1,8 @@
-"""Bloom filters: elements are tested in batches, hash by hash.
+"""Bloom filters: 6 ns an element to scan, 12 if the filter does not fit the cache.
 
-Some 6 ns an element of the vector, 12 where the filter does not fit the cache: a
-batch is hashed in vector instructions and those whose bit is not set are dropped
-without a branch, so that half of the batch is left for the second hash, a quarter for
-the third. Conflict sets take 500 ns an entry, most of it waiting for memory.
+A scan hashes a batch of elements with vector instructions. It drops those whose bit is
+not set, without a branch, and hashes only the rest with the next function. Resolving
+conflict sets takes 500 ns an entry, most of it waiting for memory.
 """
 
 from typing import Any
@@ -66,25 +65,28 @@ def bloom_resolve(
 
 
 @part
-def _premixed(index: Any) -> Any:
-    """The part of MurmurHash3 (x86, 32 bits) that is the same for every seed."""
+def _hash_index(index: Any) -> Any:
+    """The part of MurmurHash3 (x86, 32 bits) that does not depend on the seed."""
     k = np.uint32(np.uint32(index) * np.uint32(0xCC9E2D51))
     k = np.uint32((k << np.uint32(15)) | (k >> np.uint32(17)))
     return np.uint32(k * np.uint32(0x1B873593))
 
 
 @part
-def _place(premixed: Any, seed: Any, bits: Any, inverse: Any) -> Any:
-    """The rest of the hash, modulo `bits`; `inverse` is 2**32 // bits."""
-    h = np.uint32(premixed ^ np.uint32(seed))
+def _bit_of(hashed: Any, seed: Any, bits: Any, inverse: Any) -> Any:
+    """The bit of the filter for a seed: the full hash modulo `bits`.
+
+    `inverse` is 2**32 // bits.
+    """
+    h = np.uint32(hashed ^ np.uint32(seed))
     h = np.uint32((h << np.uint32(13)) | (h >> np.uint32(19)))
     h = np.uint32(h * np.uint32(5) + np.uint32(0xE6546B64))
     h = np.uint32(h ^ np.uint32(4))  # the length of the key in bytes
     h = np.uint32((h ^ (h >> np.uint32(16))) * np.uint32(0x85EBCA6B))
     h = np.uint32((h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35))
     h = np.uint32(h ^ (h >> np.uint32(16)))
-    # The quotient comes out right or one too small, because the inverse lacks less
-    # than one: a division would take longer than the hash.
+    # The quotient is right or one too small, because `inverse` is rounded down.
+    # A division would take longer than the hash.
     quotient = (np.uint64(h) * np.uint64(inverse)) >> np.uint64(32)
     rest = np.uint64(h) - quotient * np.uint64(bits)
     return np.uint32(rest - np.uint64(bits) if rest >= np.uint64(bits) else rest)
@@ -94,15 +96,15 @@ def _place(premixed: Any, seed: Any, bits: Any, inverse: Any) -> Any:
 @allocating
 def _insert(indices: Indices, bits: int, hashes: int, octets: Octets) -> None:
     inverse = (1 << 32) // bits
-    premixed = np.empty(_BATCH, np.uint32)
+    hashed = np.empty(_BATCH, np.uint32)
     places = np.empty(_BATCH, np.uint32)
     for start in range(0, len(indices), _BATCH):
         count = min(_BATCH, len(indices) - start)
         for t in range(count):
-            premixed[t] = _premixed(indices[start + t])
+            hashed[t] = _hash_index(indices[start + t])
         for seed in range(hashes):
             for t in range(count):
-                places[t] = _place(premixed[t], seed, bits, inverse)
+                places[t] = _bit_of(hashed[t], seed, bits, inverse)
             for t in range(count):
                 p = places[t]
                 octets[p >> np.uint32(3)] |= np.uint8(1) << np.uint8(p & np.uint32(7))
@@ -113,7 +115,7 @@ def _insert(indices: Indices, bits: int, hashes: int, octets: Octets) -> None:
 def _positives(
     octets: Octets, bits: int, hashes: int, size: int, found: Indices
 ) -> int:
-    """The first elements whose bits are all set; returns their number."""
+    """Write the first elements whose bits are all set to `found`; returns how many."""
     inverse = (1 << 32) // bits
     elements = np.empty(_BATCH, np.uint32)
     places = np.empty(_BATCH, np.uint32)
@@ -124,7 +126,7 @@ def _positives(
             elements[t] = start + t
         for seed in range(hashes):
             for t in range(count):
-                places[t] = _place(_premixed(elements[t]), seed, bits, inverse)
+                places[t] = _bit_of(_hash_index(elements[t]), seed, bits, inverse)
             left = np.uint64(0)
             for t in range(count):
                 p = places[t]
@@ -154,7 +156,10 @@ def _draw(positives: Indices, key: int, words: Words) -> None:
 def _take_lowest(
     positives: Indices, words: Words, limit: Any, sampled: Indices
 ) -> None:
-    """Those below `limit` and, of those that equal it, the first ones."""
+    """Fill `sampled` with the positives of the lowest words; the largest is `limit`.
+
+    Of those whose word equals `limit`, the first ones are taken.
+    """
     below: Any = 0
     for x in range(len(words)):
         below += words[x] < limit
@@ -179,7 +184,7 @@ def _resolve(
     key: int,
     chosen: NDArray[np.bool_],
 ) -> None:
-    """Choose `nnz` of the positives, as the reference explains."""
+    """Set `chosen` for `nnz` of the positives; see the reference."""
     ends = starts[:-1].copy()
     members = np.empty(len(positives) * hashes, np.int32)
     order = _conflict_sets(positives, bits, hashes, starts, ends, members)
@@ -218,13 +223,13 @@ def _resolve(
 
 @part
 def _hash_rows(positives: Indices, first: int, bits: int, places: Any) -> int:
-    """All hashes of some positives, a row of `places` for each seed."""
+    """Write the bits of some positives to `places`, a row for each seed."""
     inverse = (1 << 32) // bits
     count = min(_ROW, len(positives) - first)
     for seed in range(len(places)):
         row = places[seed]
         for t in range(count):
-            row[t] = _place(_premixed(positives[first + t]), seed, bits, inverse)
+            row[t] = _bit_of(_hash_index(positives[first + t]), seed, bits, inverse)
     return count
 
 

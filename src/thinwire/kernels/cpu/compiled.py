@@ -1,9 +1,9 @@
-"""Kernels that numba compiles: once per machine, not once per process.
+"""Kernels that numba compiles once per machine, not once per process.
 
-The ranks of one machine start together and need the same kernels at the same moment.
-The first process compiles under a lock on the cache's directory. The others wait and
-load the result, all at once. A process takes 0.3 s longer for the first kernel that it
-compiles than for later ones, so a process that has compiled before goes first.
+The ranks of a machine start together and need the same kernels at the same time. One
+process compiles, holding a lock on the cache directory. The others wait and then load
+the result. The first compilation in a process takes 0.3 s longer than later ones, so a
+process that has compiled before goes first.
 """
 
 import gc
@@ -33,13 +33,13 @@ _OPTIONS = {"no_cfunc_wrapper": True, "_nrt": False}
 
 
 def allocating(function: Callable[..., Any]) -> Any:
-    """Mark a kernel or a part that makes arrays, or calls a part that does."""
+    """Mark a kernel or a part that allocates arrays, or calls a part that does."""
     function.__dict__["allocating"] = True
     return function
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile a function without the GIL, on its first call, and keep it on disk."""
+    """Compile a function on its first call, without the GIL, and cache it on disk."""
     dispatcher = _dispatcher(function)
     cache_of: Any = _LockedCache
     dispatcher._cache = cache_of(function)  # noqa: SLF001
@@ -54,7 +54,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def part(function: Callable[..., Any]) -> Any:
-    """Compile a function that only kernels call: into them, and not for itself."""
+    """Compile a function into the kernels that call it; Python cannot call it."""
     return _dispatcher(function, no_cpython_wrapper=True)
 
 
@@ -68,19 +68,19 @@ def _dispatcher(function: Callable[..., Any], **more: bool) -> Any:
 
 
 class _LockedCache(FunctionCache):
-    """Numba's cache; after a miss a process takes the lock and reads it again.
+    """Numba's cache, read again after waiting for the lock.
 
-    Numba prepares for compiling before it reads the cache: 0.3 s of imports, of which
-    compiled code needs the memory manager only. Here only that is prepared.
+    Numba prepares for compiling before it reads the cache, which takes 0.3 s. Loading
+    needs only the memory manager, so only that is prepared.
 
-    Numba compiles a kernel again when its own file has changed. Here a change of any
-    file that it may have parts from does so.
+    Numba compiles a kernel again if its file has changed. Here it also does so if a
+    file that the kernel may have parts from has changed.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         construct: Any = super().__init__
         construct(function)
-        # A private name of numba: without it, only changes of own files are noticed.
+        # A private name of numba. Without it only the kernel's file is watched.
         file: Any = self._cache_file
         if hasattr(file, "_source_stamp"):
             file._source_stamp = (file._source_stamp, _stamp())  # noqa: SLF001
@@ -120,10 +120,10 @@ class _CompileLock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the lock that `wait` takes until the outermost kernel is compiled."""
+        """Release the lock that `wait` takes once the outermost kernel is compiled."""
         with self._thread:
             collecting = gc.isenabled()
-            # Collecting garbage among numba's objects takes a tenth of the time.
+            # Garbage collection takes a tenth of the time of compiling.
             gc.disable()
             self._depth += 1
             try:
@@ -137,13 +137,13 @@ class _CompileLock:
 
     @property
     def compiling(self) -> bool:
-        """Whether a thread compiles right now."""
+        """Whether a thread of this process is compiling."""
         return self._depth > 0
 
     def wait(self, folder: str, deadline: float) -> bool:
         """Wait for the lock; returns whether to read the cache again.
 
-        False once the lock is held, or cannot be had.
+        Returns False if this process holds the lock, or cannot lock.
         """
         if self._decided:
             return False
@@ -173,7 +173,7 @@ _lock = _CompileLock()
 
 
 def _reset_after_fork() -> None:
-    """Replace the lock: a child does not have the thread that held it."""
+    """Replace the lock: the thread that held it does not exist in the child."""
     global _lock  # noqa: PLW0603 - one per process, as the lock is
     if _lock.compiling:
         gc.enable()
@@ -212,7 +212,7 @@ def _unlocked_by_others(lock: int, deadline: float) -> bool:
 
 
 def _close(lock: int) -> None:
-    """Unlock first: a child that was forked meanwhile has the file open, too."""
+    """Unlock and close: a forked child may still have the file open."""
     with suppress(ImportError, OSError):
         from fcntl import LOCK_UN, flock
 

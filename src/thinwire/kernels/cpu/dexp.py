@@ -1,7 +1,6 @@
 """Sorted values as sums of exponentials: 17 ns a value to fit, 3 ns to evaluate.
 
-`reference.dexp` explains the fit and writes and reads sections; here are its loops over
-values.
+`reference.dexp` describes the format and the fit.
 """
 
 import numpy as np
@@ -13,8 +12,8 @@ from thinwire.kernels.reference import dexp as reference
 from thinwire.kernels.reference.dexp import (
     FEWEST,
     LARGEST_ERROR,
-    decoded,
-    encoded,
+    decode_with,
+    encode_with,
 )
 
 _solve = part(reference.solve)
@@ -22,22 +21,22 @@ _exp = part(reference.exp)
 
 
 def encode_dexp(values: Tensor) -> Tensor:
-    return encoded(values, fit)
+    return encode_with(values, fit)
 
 
 def decode_dexp(section: Tensor, nnz: int) -> Tensor:
-    return decoded(section, nnz, curve)
+    return decode_with(section, nnz, curve)
 
 
 def fit(y: Floats) -> Doubles:
-    """p, q, a and c for magnitudes, smallest first; p is 0 if there is no fit."""
+    """Fit p, q, a and c to ascending magnitudes; p is 0 if there is no good fit."""
     fitted = np.zeros(4)
     _fit(y, fitted)
     return fitted
 
 
 def curve(fitted: Doubles, count: int) -> Floats:
-    """The fitted magnitudes, smallest first; received factors may give any value."""
+    """Evaluate a curve from its smallest magnitude on; values may be invalid."""
     y = np.empty(count, np.float32)
     _evaluate(fitted, y)
     return y
@@ -77,7 +76,7 @@ def _fit(y: Floats, fitted: Doubles) -> None:
         error = np.float64(found[i]) - value
         apart += error * error
         whole += value * value
-    # False as well where something is not a number.
+    # Also true for NaN.
     if below or not apart <= LARGEST_ERROR * whole:
         fitted[:] = 0.0
 
@@ -85,7 +84,7 @@ def _fit(y: Floats, fitted: Doubles) -> None:
 @part
 @allocating
 def _ratios(y: Floats) -> tuple[float, float]:
-    """The ratios of adjacent values; 0 where they are no exponentials."""
+    """The ratios p and q of neighbouring values; 0 if there is no real solution."""
     last = len(y) - 1
     scale = np.float64(y.max())
     half = 1.0 / last / 2.0
@@ -121,7 +120,7 @@ def _ratios(y: Floats) -> tuple[float, float]:
 
 @part
 def _amplitudes(y: Floats, fitted: Doubles) -> None:
-    """Least squares for the amplitudes, by Cramer's rule."""
+    """Write the amplitudes a and c, fitted by least squares, to `fitted`."""
     u = 1.0
     w = 1.0
     uu = 0.0

@@ -106,8 +106,8 @@ class Extracted(NamedTuple):
         shares = np.empty((len(begins), 2), np.int64) if threads > 1 else _ALL
         scratch = (scratch_counts(), scratch_for(size, where.dtype)[1])
         given = (lists, number, self.counts, aim, scratch, shares)
-        *answer, ties = extracted.kth_extracted(*given)
-        found = Found(*answer)
+        *result, ties = extracted.kth_extracted(*given)
+        found = Found(*result)
         if found.reaching < aim[0]:
             return found
 
@@ -120,9 +120,9 @@ class Extracted(NamedTuple):
             run(0, len(begins), ties, out)
             return found
         calls, start = [], 0
-        for row, (share, own) in enumerate(shares.tolist()):
+        for row, (share, tied) in enumerate(shares.tolist()):
             part = slice(start, start + share)
-            calls.append(partial(run, row, row + 1, own, (out[0][part], out[1][part])))
+            calls.append(partial(run, row, row + 1, tied, (out[0][part], out[1][part])))
             start += share
         make(calls, threads)
         return found

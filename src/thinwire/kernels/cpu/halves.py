@@ -62,7 +62,7 @@ def _to_bfloat16(values: FloatBits, halves: Halves) -> None:
 
 @part
 def _to_bfloat16_with_care(values: FloatBits, halves: Halves) -> None:
-    """Convert; finite values stay finite, NaN stays NaN."""
+    """Round so that finite values stay finite and NaN stays NaN."""
     for i in range(len(values)):
         bits = np.int32(values[i] & _MAGNITUDE)
         odd = np.int32((bits >> 16) & 1)

@@ -76,7 +76,7 @@ def _encode(values: Floats, halves: Halves, numbers: Numbers) -> None:
 
 @kernel
 def _decode(halves: Halves, numbers: Numbers, values: Floats) -> Any:
-    """Decode; returns whether a scale or a number was invalid."""
+    """Decode to `values`; returns whether a scale, and whether a number, is invalid."""
     wrong = False
     least = np.int8(0)
     for b in range(len(halves)):

@@ -114,7 +114,7 @@ def _interleave(
 ) -> None:
     """One ascending list from those of interleaved blocks.
 
-    Block b's own runs from `at[b]`, which moves there, to `ends[b]`.
+    The entries of block b are from `at[b]` to `ends[b]`; `at` changes to `ends`.
     """
     count = len(ends)
     n = 0

@@ -1,8 +1,8 @@
-"""Values in a few bits, a sign and a level: 2.5 ns a value to encode, 0.7 to decode.
+"""Values as a sign and a level in a few bits: 2.5 ns to encode, 0.7 ns to decode.
 
-`thinwire.kernels.reference.log` explains what is computed, and why. Encoding passes
-over the values three times, for their range, for their cells and to count these; codes
-are then looked up by cell. To place the levels takes some 10 us.
+`reference.log` describes the format. Encoding passes over the values three times: for
+the range of their magnitudes, for their cells, and to count them. Codes are looked up
+by cell. Finding the levels takes some 10 us.
 """
 
 from typing import Any
@@ -16,30 +16,34 @@ from thinwire.kernels.cpu.arrays import FloatBits, Floats, Octets, Words
 from thinwire.kernels.cpu.bits import all_zero_from, as_section, as_words
 from thinwire.kernels.cpu.compiled import allocating, kernel, part
 from thinwire.kernels.cpu.intrinsics import float_bits
-from thinwire.kernels.reference.log import check_levels, nbytes_log
+from thinwire.kernels.reference.log import (
+    CELL_BITS,
+    INFINITY,
+    LEVEL_BITS,
+    MANTISSA,
+    MOVES,
+    SUM_BITS,
+    check_levels,
+    nbytes_log,
+)
 from thinwire.kernels.sections import check_length, check_spare
 
 Totals = NDArray[np.int64]
 
-_CELL_BITS = 11
-_MOVES = 1 << 11
-_SUM_BITS, _LEVEL_BITS = 28, 20
 _MAGNITUDE = 0x7FFFFFFF
-_INFINITY = 0x7F800000
-_MANTISSA = 0x7FFFFF
-# A count and a sum are kept in one number, and neither overflows for this many values:
-# the sum is of the magnitudes' low bits below 2**20 that a cell leaves out.
+# The count of a cell and the sum of the low bits of its magnitudes share an int64. For
+# this many values neither overflows.
 _BATCH = 1 << 20
 _ONE = 1 << 40
-# Where the cells of negative values begin: there are at most 2**11 + 2 of either sign,
-# the last of them for what is coded as zero.
+# The first cell of negative values. Either sign has at most 2**11 + 2 cells, of which
+# the last is for values that are coded as zero.
 _NEGATIVE = 1 << 12
 
 
 def encode_log(values: Tensor, bits: int) -> Tensor:
     nbytes = nbytes_log(len(values), bits)
     words = np.empty(-(-nbytes // 8), np.uint64)
-    codes = 1 << (bits - 2)  # where they begin: two levels are a word
+    codes = 1 << (bits - 2)  # the first word of codes: a word has two levels
     levels = words[:codes].view(np.float32)
     _encode(values.contiguous().numpy().view(np.int32), bits, levels, words[codes:])
     return as_section(words, 8 * nbytes)
@@ -50,7 +54,7 @@ def decode_log(
 ) -> Tensor:
     check_length(section, 8 * nbytes_log(nnz, bits))
     words = as_words(section, -(-nbytes_log(nnz, bits) // 8))
-    codes = 1 << (bits - 2)  # where they begin: two levels are a word
+    codes = 1 << (bits - 2)  # the first word of codes: a word has two levels
     values = torch.empty(nnz)
     levels = words[:codes].view(np.float32)
     check_levels(_decode(levels, words[codes:], bits, values.numpy()))
@@ -64,51 +68,54 @@ def _encode(values: FloatBits, bits: int, levels: Floats, words: Words) -> None:
     levels[:] = 0
     low, high, others = _range(values)
     shift = 0
-    while (high - low) >> (shift + _CELL_BITS):
+    while (high - low) >> (shift + CELL_BITS):
         shift += 1
     first = low >> shift
     size = (high >> shift) - first + 1
     cells = np.empty(len(values), np.uint16)
-    _cells(values, first, shift, size, cells)
+    _write_cells(values, first, shift, size, cells)
     exponent = max(high >> 23, 1)
-    counts, sums = _before(values, cells, first, shift, size, exponent)
+    counts, sums = _cumulate(values, cells, first, shift, size, exponent)
     lowest = 1 if others else 0
     bounds = np.empty(len(levels) - lowest + 1, np.int64)
     table = np.zeros(2 * _NEGATIVE, np.uint8)
     if high > 0:
-        _place(counts, sums, first, shift, exponent, bounds)
-        _means(counts, sums, exponent, bounds, levels[lowest:])
+        _find_boundaries(counts, sums, first, shift, exponent, bounds)
+        _write_levels(counts, sums, exponent, bounds, levels[lowest:])
         for j in range(len(bounds) - 1):
             table[bounds[j] : bounds[j + 1]] = j + lowest
     table[_NEGATIVE:] = table[:_NEGATIVE] | np.uint8(1 << (bits - 1))
-    _code(cells, table, bits, words)
+    _write_codes(cells, table, bits, words)
 
 
 @part
 def _range(values: FloatBits) -> Any:
-    """The least and the largest magnitude, and whether some values have none."""
-    low = np.int32(_INFINITY)
+    """The least and the largest magnitude that is neither zero nor infinite or NaN.
+
+    Also returns whether there are values without such a magnitude.
+    """
+    low = np.int32(INFINITY)
     high = np.int32(0)
     others = np.int32(0)
     for i in range(len(values)):
         magnitude = np.int32(values[i] & _MAGNITUDE)
-        other = (magnitude == 0) | (magnitude >= _INFINITY)
-        low = min(low, np.int32(_INFINITY) if other else magnitude)
+        other = (magnitude == 0) | (magnitude >= INFINITY)
+        low = min(low, np.int32(INFINITY) if other else magnitude)
         high = max(high, np.int32(0) if other else magnitude)
         others |= np.int32(other)
     return np.int64(min(low, high)), np.int64(high), others
 
 
 @part
-def _cells(
+def _write_cells(
     values: FloatBits, first: int, shift: int, size: int, cells: NDArray[np.uint16]
 ) -> None:
-    """The cell of each value; `size` for what is coded as zero."""
-    # Cut back to 32 bits at each step, twice as many values fit in a vector.
+    """Write the cell of each value to `cells`; `size` for values coded as zero."""
+    # Kept at 32 bits, twice as many values fit in a vector.
     begin, none = np.int32(first), np.int32(size)
     for i in range(len(values)):
         magnitude = np.int32(values[i] & _MAGNITUDE)
-        other = (magnitude == 0) | (magnitude >= _INFINITY)
+        other = (magnitude == 0) | (magnitude >= INFINITY)
         cell = np.int32(np.int32(magnitude >> np.int32(shift)) - begin)
         sign = np.int32((values[i] >> 31) & _NEGATIVE)
         cells[i] = (none if other else cell) | sign
@@ -116,7 +123,7 @@ def _cells(
 
 @part
 @allocating
-def _before(
+def _cumulate(
     values: FloatBits,
     cells: NDArray[np.uint16],
     first: int,
@@ -124,7 +131,7 @@ def _before(
     size: int,
     exponent: int,
 ) -> tuple[Totals, Totals]:
-    """The number of values before each cell, and the sum of their magnitudes."""
+    """For each cell, the number of values in the cells before it, and their sum."""
     counts = np.zeros(size + 1, np.int64)
     sums = np.zeros(size + 1, np.int64)
     both = np.empty(size + 1, np.int64)
@@ -140,10 +147,10 @@ def _before(
     sum_before = 0
     for c in range(size):
         begin = (first + c) << shift
-        own = max(begin >> 23, 1)
-        significand = begin & _MANTISSA | (1 << 23) if begin >> 23 else begin
-        total = (counts[c] * significand + sums[c]) << (_SUM_BITS - 23)
-        total >>= min(exponent - own, 63)
+        cell_exponent = max(begin >> 23, 1)
+        significand = begin & MANTISSA | (1 << 23) if begin >> 23 else begin
+        total = (counts[c] * significand + sums[c]) << (SUM_BITS - 23)
+        total >>= min(exponent - cell_exponent, 63)
         counts[c], count_before = count_before, count_before + counts[c]
         sums[c], sum_before = sum_before, sum_before + total
     counts[size] = count_before
@@ -152,8 +159,11 @@ def _before(
 
 
 @part
-def _own(counts: Totals, bounds: Totals) -> bool:
-    """A level for each cell with values in it; False if they are too many."""
+def _one_level_per_cell(counts: Totals, bounds: Totals) -> bool:
+    """Give each cell that has values a level; False if there are too few levels.
+
+    Writes the first cell of each level to `bounds`.
+    """
     found = 0
     for c in range(len(counts) - 1):
         if counts[c + 1] > counts[c]:
@@ -166,19 +176,19 @@ def _own(counts: Totals, bounds: Totals) -> bool:
 
 
 @part
-def _place(
+def _find_boundaries(
     counts: Totals, sums: Totals, first: int, shift: int, exponent: int, bounds: Totals
 ) -> None:
-    """Where levels begin and end, in cells."""
+    """Write the first cell of each level, and the end of the last, to `bounds`."""
     size = len(counts) - 1
     count = len(bounds) - 1
-    if _own(counts, bounds):
+    if _one_level_per_cell(counts, bounds):
         return
     for j in range(count + 1):
         bounds[j] = (j * size + count - 1) // count
-    unit = _power_of_two(exponent - 127 - _SUM_BITS)
+    unit = _power_of_two(exponent - 127 - SUM_BITS)
     half = (1 << shift) >> 1
-    for _ in range(_MOVES // count):
+    for _ in range(MOVES // count):
         moved = False
         begin = bounds[0]
         below = 0.0
@@ -200,19 +210,19 @@ def _place(
 
 
 @part
-def _means(
+def _write_levels(
     counts: Totals, sums: Totals, exponent: int, bounds: Totals, levels: Floats
 ) -> None:
-    """The levels between these boundaries."""
-    scale = 1 << (_SUM_BITS - _LEVEL_BITS)
-    unit = _power_of_two(exponent - 127 - _LEVEL_BITS)
+    """Write the mean of the cells between neighbouring boundaries to `levels`."""
+    scale = 1 << (SUM_BITS - LEVEL_BITS)
+    unit = _power_of_two(exponent - 127 - LEVEL_BITS)
     level = 0
     for j in range(len(levels)):
         n = counts[bounds[j + 1]] - counts[bounds[j]]
         if n:
             total = sums[bounds[j + 1]] - sums[bounds[j]]
             mean = (total + n * (scale >> 1)) // (n * scale)
-            level = max(level, min(mean, (2 << _LEVEL_BITS) - 1))
+            level = max(level, min(mean, (2 << LEVEL_BITS) - 1))
         levels[j] = np.float32(np.float64(level) * unit)
 
 
@@ -225,8 +235,10 @@ def _power_of_two(exponent: int) -> float:
 
 
 @part
-def _code(cells: NDArray[np.uint16], table: Octets, bits: int, words: Words) -> None:
-    """The codes of all cells, in words; eight of them are a whole number of bytes."""
+def _write_codes(
+    cells: NDArray[np.uint16], table: Octets, bits: int, words: Words
+) -> None:
+    """Write the code of each value's cell; eight codes are a whole number of bytes."""
     whole = len(cells) // 8 * 8
     group = 8 * bits
     word = np.uint64(0)
@@ -259,14 +271,17 @@ def _code(cells: NDArray[np.uint16], table: Octets, bits: int, words: Words) -> 
 @kernel
 @allocating
 def _decode(levels: Floats, words: Words, bits: int, values: Floats) -> bool:
-    """Decode; returns whether the levels are valid. `words` must hold all codes."""
+    """Decode to `values`; returns whether the levels are valid.
+
+    `words` must hold all codes.
+    """
     count = len(levels)
     table = np.empty(2 * count, np.float32)
     last = np.int64(0)
     right = True
     for j in range(count):
         level: Any = np.int64(float_bits(levels[j]))
-        right &= last <= level < _INFINITY
+        right &= last <= level < INFINITY
         last = level
         table[j] = levels[j]
         table[count + j] = -levels[j]

@@ -1,4 +1,4 @@
-"""A whole packet in one call: for short lists, calls take most of the time."""
+"""Whole packets in one call, because calls take most of the time of short lists."""
 
 import numpy as np
 import torch

@@ -136,8 +136,8 @@ def _splat(builder: Any, value: Any, vector: Any) -> Any:
 def _pack(builder: Any, marks: Any, value: Any, least: Any, group: int) -> Any:
     mask = ir.Constant(_INTS, [MAGNITUDE] * _LANES)
     bits = builder.and_(builder.bitcast(value, _INTS), mask)
-    answers = builder.bitcast(builder.icmp_unsigned(">=", bits, least), _I16)
-    wide = builder.shl(builder.zext(answers, _I64), ir.Constant(_I64, group))
+    reached = builder.bitcast(builder.icmp_unsigned(">=", bits, least), _I16)
+    wide = builder.shl(builder.zext(reached, _I64), ir.Constant(_I64, group))
     return builder.or_(marks, wide)
 
 

@@ -1,11 +1,11 @@
-"""Sketched rows, one at a time: peeling in a time that is linear in the rows.
+"""Sketched rows, peeled in time linear in their number.
 
-Some 40 ns a row to insert and 130 to peel (of one element, in a table of three rows),
-480 to peel where the table does not fit the cache: benchmarks/peel.py.
+About 40 ns a row to insert and 130 ns to peel (one element, a table of three rows), or
+480 ns to peel if the table does not fit the cache: benchmarks/peel.py.
 
-For every cell two numbers are kept: how many rows are in it, and the exclusive or of
-their places, which is the place of the row when only one is left. Integers wrap around,
-so the order of peeling changes no result.
+Each cell has two numbers: how many rows are in it, and the exclusive or of their
+places, which is the place of the row once only one is left. Integer addition wraps
+around, so the order of peeling changes no result.
 """
 
 from typing import Any
@@ -33,7 +33,7 @@ def set_bits(section: Tensor, size: int) -> Tensor:
 
 
 def ones_of(words: Words, size: int) -> Tensor:
-    """The indices of the bits that are set; none from `size` on may be."""
+    """The indices of the bits that are set; none is set from `size` on."""
     indices = torch.empty(count_set_bits(words, 0), dtype=index_dtype(size))
     read_set_bits(words, size, indices.numpy())
     return indices
@@ -42,7 +42,7 @@ def ones_of(words: Words, size: int) -> Tensor:
 def sketch_rows(ids: Tensor, values: Tensor, keys: Tensor, columns: int) -> Tensor:
     cells = torch.zeros(len(keys), columns, values.shape[1], dtype=values.dtype)
     rows = values.contiguous().numpy()
-    _insert(ids.contiguous().numpy(), rows, _unsigned(keys), columns, _flat(cells))
+    _insert(ids.contiguous().numpy(), rows, _as_words(keys), columns, _flat(cells))
     return cells
 
 
@@ -51,14 +51,14 @@ def peel_rows_(cells: Tensor, ids: Tensor, keys: Tensor) -> tuple[Tensor, Tensor
     stuck = torch.ones(len(ids), dtype=torch.bool)
     listed = ids.contiguous().numpy()
     peeled = (values.numpy(), stuck.numpy())
-    _peel(_flat(cells), listed, _unsigned(keys), cells.shape[1], *peeled)
+    _peel(_flat(cells), listed, _as_words(keys), cells.shape[1], *peeled)
     return values, stuck.nonzero().view(-1)
 
 
 def estimate_rows(cells: Tensor, ids: Tensor, keys: Tensor, how: str) -> Tensor:
     values = torch.empty(len(ids), cells.shape[2])
     listed = ids.contiguous().numpy()
-    given = (_flat(cells), listed, _unsigned(keys), cells.shape[1])
+    given = (_flat(cells), listed, _as_words(keys), cells.shape[1])
     _estimate(*given, how == "median", values.numpy())
     return values
 
@@ -68,14 +68,14 @@ def _flat(cells: Tensor) -> Cells:
     return flat
 
 
-def _unsigned(keys: Tensor) -> Words:
+def _as_words(keys: Tensor) -> Words:
     unsigned: Words = keys.contiguous().numpy().view(np.uint64)
     return unsigned
 
 
 @part
-def _place(hashed: Any, row: Any, columns: Any) -> Any:
-    """The cell of the table, counted row by row."""
+def _cell_of(hashed: Any, row: Any, columns: Any) -> Any:
+    """The number of a cell in the flattened table."""
     column = ((hashed >> np.uint64(32)) * np.uint64(columns)) >> np.uint64(32)
     return np.int64(column) + row * columns
 
@@ -88,7 +88,7 @@ def _insert(
     for x in range(len(ids)):
         for i in range(len(keys)):
             h = random_word(keys[i], ids[x])
-            p = _place(h, i, columns)
+            p = _cell_of(h, i, columns)
             if h & np.uint64(1):
                 for lane in range(width):
                     cells[p, lane] -= values[x, lane]
@@ -108,17 +108,15 @@ def _peel(
     stuck: NDArray[np.bool_],
 ) -> None:
     width = values.shape[1]
-    # How many rows have the cell, and the exclusive or of their places, side by side:
-    # one cache line for both.
+    # The number of rows and the exclusive or of their places, in one cache line.
     members = np.zeros((len(cells), 2), np.int32)
     for x in range(len(ids)):
         for i in range(len(keys)):
-            p = _place(random_word(keys[i], ids[x]), i, columns)
+            p = _cell_of(random_word(keys[i], ids[x]), i, columns)
             members[p, 0] += 1
             members[p, 1] ^= x
-    # A cell comes to have one row once at most, so the queue holds all that ever do.
-    # Of a stack, one would read what was just written and wait for it: measured as a
-    # tenth slower.
+    # A queue of cells with one row. A cell enters it once at most. A stack was a tenth
+    # slower, because it reads what was just written.
     alone = np.empty(len(cells), np.int64)
     end = 0
     for p in range(len(cells)):
@@ -130,7 +128,7 @@ def _peel(
         p = alone[start]
         start += 1
         if members[p, 0] == 0:
-            continue  # its row was read elsewhere
+            continue  # the row was already read from another cell
         x = members[p, 1]
         negative = random_word(keys[p // columns], ids[x]) & np.uint64(1)
         for lane in range(width):
@@ -138,7 +136,7 @@ def _peel(
         stuck[x] = False
         for i in range(len(keys)):
             h = random_word(keys[i], ids[x])
-            p = _place(h, i, columns)
+            p = _cell_of(h, i, columns)
             if h & np.uint64(1):
                 for lane in range(width):
                     cells[p, lane] += values[x, lane]
@@ -168,7 +166,7 @@ def _estimate(
     for x in range(len(ids)):
         for i in range(rows):
             h = random_word(keys[i], ids[x])
-            p = _place(h, i, columns)
+            p = _cell_of(h, i, columns)
             for lane in range(width):
                 value = cells[p, lane]
                 estimates[i, lane] = -value if h & np.uint64(1) else value

@@ -1,4 +1,7 @@
-"""Sorted values as polynomials: 15 ns a value to fit, 2 ns to evaluate."""
+"""Sorted values as polynomials: 15 ns a value to fit, 2 ns to evaluate.
+
+`reference.poly` describes the format and the fit.
+"""
 
 from typing import Any
 
@@ -10,12 +13,12 @@ from torch import Tensor
 from thinwire.kernels.cpu.arrays import Floats, Octets
 from thinwire.kernels.cpu.compiled import allocating, kernel, part
 from thinwire.kernels.reference.poly import (
-    AS_THEY_ARE,
+    RAW,
     VALUES_PER_PIECE,
-    assembled,
+    build_section,
     check_descending,
     check_finite,
-    parsed,
+    parse_section,
 )
 
 Lengths = NDArray[np.int64]
@@ -32,12 +35,12 @@ def encode_poly(values: Tensor, degree: int, pieces: int) -> Tensor:
     check_descending(count >= 0)
     counts = np.zeros(count, np.uint8)
     data = np.empty(len(listed) + count * (degree + 1), np.float32)
-    used = _describe(listed, ends[:count], degree, counts, data)
-    return assembled(np.diff(ends[:count], prepend=0), counts, data[:used])
+    used = _encode_pieces(listed, ends[:count], degree, counts, data)
+    return build_section(np.diff(ends[:count], prepend=0), counts, data[:used])
 
 
 def decode_poly(section: Tensor, nnz: int) -> Tensor:
-    lengths, counts, data = parsed(section, nnz)
+    lengths, counts, data = parse_section(section, nnz)
     values = torch.empty(nnz)
     check_finite(_evaluate(lengths, counts, data, values.numpy()))
     return values
@@ -51,8 +54,11 @@ def _kind(value: Any) -> int:
 
 
 @part
-def _runs(values: Floats, ends: Lengths) -> int:
-    """Where each kind of values ends; -1 if kinds are not in their order."""
+def _pieces_by_kind(values: Floats, ends: Lengths) -> int:
+    """Write where the values of each kind end to `ends`; returns the number of kinds.
+
+    Returns -1 if the kinds are not in their order.
+    """
     count = 0
     at = 0
     for kind in range(_RUNS):
@@ -75,8 +81,10 @@ def _runs(values: Floats, ends: Lengths) -> int:
 
 
 @part
-def _strays_most(values: Floats, start: int, end: int, least: int) -> tuple[float, int]:
-    """The largest distance from the chord, and where, not too near the ends."""
+def _furthest_from_chord(
+    values: Floats, start: int, end: int, least: int
+) -> tuple[float, int]:
+    """See the reference."""
     if end - start < 2 * least or _kind(values[start]) == 0:
         return 0.0, start
     first = np.float64(values[start])
@@ -95,13 +103,13 @@ def _strays_most(values: Floats, start: int, end: int, least: int) -> tuple[floa
 @kernel
 @allocating
 def _cut(values: Floats, most: int, least: int, ends: Lengths) -> int:
-    """Find where pieces end; returns their number."""
-    count: int = _runs(values, ends)
+    """Write where pieces end to `ends`; returns the number of pieces."""
+    count: int = _pieces_by_kind(values, ends)
     strayed = np.zeros(len(ends))
     knots = np.zeros(len(ends), np.int64)
     start = 0
     for i in range(count):
-        strayed[i], knots[i] = _strays_most(values, start, ends[i], least)
+        strayed[i], knots[i] = _furthest_from_chord(values, start, ends[i], least)
         start = ends[i]
     while 0 < count < most:
         furthest = 0
@@ -118,16 +126,16 @@ def _cut(values: Floats, most: int, least: int, ends: Lengths) -> int:
         count += 1
         for i in range(furthest, furthest + 2):
             start = 0 if i == 0 else ends[i - 1]
-            strayed[i], knots[i] = _strays_most(values, start, ends[i], least)
+            strayed[i], knots[i] = _furthest_from_chord(values, start, ends[i], least)
     return count
 
 
 @kernel
 @allocating
-def _describe(
+def _encode_pieces(
     values: Floats, ends: Lengths, degree: int, counts: Octets, data: Floats
 ) -> int:
-    """Write the numbers that describe each piece; returns how many there are."""
+    """Write coefficients or values of each piece to `data`; returns how many."""
     used = 0
     start = 0
     for i in range(len(ends)):
@@ -139,19 +147,19 @@ def _describe(
             coefficients = data[used : used + degree + 1]
             _fit(piece, coefficients)
             found = np.empty(len(piece), np.float32)
-            if _curve(coefficients, found) and not _crosses(found, piece[0]):
+            if _curve(coefficients, found) and not _changes_sign(found, piece[0]):
                 counts[i] = degree + 1
                 used += degree + 1
                 continue
-        counts[i] = AS_THEY_ARE
+        counts[i] = RAW
         data[used : used + len(piece)] = piece
         used += len(piece)
     return used
 
 
 @part
-def _crosses(values: Floats, first: Any) -> bool:
-    """Whether a value has another sign than the first of its piece."""
+def _changes_sign(values: Floats, first: Any) -> bool:
+    """Whether a value has another sign than `first`."""
     below = above = False
     for i in range(len(values)):
         below |= values[i] < 0
@@ -162,7 +170,7 @@ def _crosses(values: Floats, first: Any) -> bool:
 @part
 @allocating
 def _fit(values: Floats, coefficients: Floats) -> None:
-    """Least squares, as the reference explains."""
+    """Write the coefficients of the least-squares polynomial; see the reference."""
     terms = len(coefficients)
     last = len(values) - 1
     ahead = np.empty(terms)
@@ -205,7 +213,7 @@ def _fit(values: Floats, coefficients: Floats) -> None:
 @part
 @allocating
 def _curve(coefficients: Floats, values: Floats) -> bool:
-    """Horner's rule; returns whether all values are finite."""
+    """Evaluate by Horner's rule; returns whether all values are finite."""
     last = len(values) - 1
     x = np.empty(_BATCH)
     y = np.empty(_BATCH)
@@ -229,14 +237,14 @@ def _curve(coefficients: Floats, values: Floats) -> bool:
 @kernel
 @allocating
 def _evaluate(lengths: Lengths, counts: Octets, data: Floats, values: Floats) -> bool:
-    """Every piece; returns whether all values are finite."""
+    """Evaluate every piece; returns whether all values are finite."""
     finite = True
     at = 0
     start = 0
     for i in range(len(lengths)):
         piece = values[start : start + lengths[i]]
         start += lengths[i]
-        if counts[i] == AS_THEY_ARE:
+        if counts[i] == RAW:
             piece[:] = data[at : at + len(piece)]
             at += len(piece)
             for t in range(len(piece)):

@@ -1,6 +1,6 @@
 """Values as random multiples of a bucket's norm: 4 ns a value, 1 to decode.
 
-`thinwire.kernels.reference.qsgd` explains what is computed.
+`reference.qsgd` describes the format.
 """
 
 from typing import Any
@@ -117,7 +117,7 @@ def _encode(
 def _decode(
     norms: Floats, numbers: Numbers, levels: int, bucket: int, values: Floats
 ) -> Any:
-    """Returns whether a norm, and whether a number, was invalid."""
+    """Decode to `values`; returns whether a norm, and whether a number, is invalid."""
     least = most = np.int32(0)
     wrong = False
     for b in range(len(norms)):

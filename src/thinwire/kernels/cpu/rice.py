@@ -1,10 +1,10 @@
-"""Gaps between indices in Rice codes: 2.6 ns an entry to write, 2.6 ns to read.
+"""Gaps between indices in Rice codes: 2.6 ns an entry to write or to read.
 
-Remainders and quotients are separate streams, so that neither waits for the other: a
-block's remainders are read first, then its quotients by counting zeros.
+Remainders and quotients are in separate streams. The decoder reads a block's remainders
+first, then its quotients by counting zeros, so that neither loop waits for the other.
 
-Loops run over slices, because numba checks an index that may be negative, and then uses
-no vector instructions.
+Loops run over slices because numba checks the sign of a computed index, which prevents
+vector instructions.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ from thinwire.kernels.sections import (
 )
 
 _BLOCK = 256
-# Three widths are tried: the first of them is at most this.
+# The largest of the first of the three widths that are tried.
 _WIDEST = 38
 
 _ENDED = -1
@@ -69,10 +69,11 @@ def decode_rice(section: Tensor, size: int, nnz: int) -> Tensor:
 @kernel
 @allocating
 def _choose(indices: Indices, widths: Octets) -> tuple[int, int]:
-    """Write each block's width; returns the bits of remainders and of quotients.
+    """Write the width of each block; returns the bits of remainders and of quotients.
 
-    (-1, -1) if indices fall. If 2^e is the mean gap plus one, rounded down to a power
-    of two, no other width makes a block shorter than the best of e - 1, e and e + 1.
+    Returns (-1, -1) if indices do not ascend. Let 2^e be the mean gap plus one, rounded
+    down to a power of two: no width makes a block shorter than the best of e - 1, e and
+    e + 1.
     """
     gaps = np.empty(_BLOCK, np.int64)
     before: Any = np.int64(-1)
@@ -118,7 +119,7 @@ def _write(
     unary_start: int,
     words: Words,
 ) -> None:
-    """Set the ones of both streams in `words`, which have room for them."""
+    """Write both streams to `words`, which are zero from `remainder_start` on."""
     if len(indices) == 0:
         return
     one = np.uint64(1)
@@ -159,7 +160,7 @@ def _write(
 
 @kernel
 def _measure(widths: Octets, count: int) -> tuple[int, int]:
-    """The largest width, and the bits of `count` remainders."""
+    """Returns the largest width, and the number of bits of `count` remainders."""
     widest = 0
     bits = 0
     for block in range(len(widths)):
@@ -179,9 +180,9 @@ def _read(
     size: int,
     indices: Indices,
 ) -> int:
-    """The inverse of `_write`; returns where the unary stream ends, or an error code.
+    """Decode to `indices`; returns where the unary stream ends, or an error code.
 
-    The widths have been checked: all remainders are in the section.
+    The caller has checked that `words` hold all remainders.
     """
     if len(indices) == 0:
         return 0
@@ -227,7 +228,7 @@ def _read(
             far |= quotient > most
             index += (quotient << width) + remainders[j] + 1
             here[j] = index
-        # Until something is far, indices ascend: the last one is the largest.
+        # While no quotient is too large, the last index is the largest.
         if far or index >= size:
             return _OUTSIDE
     return end

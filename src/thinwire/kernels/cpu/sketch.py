@@ -1,8 +1,8 @@
-"""Count-sketches, tile by tile; a tile is processed in runs, one for each block.
+"""Count-sketches, a tile of the vector at a time.
 
-With blocks of 1024 a row takes about the time of a copy: a run is added to neighbouring
-cells in vector instructions, and one hash serves it all. With blocks of 1 every element
-waits for its cell.
+With blocks of 1024 a row takes about the time of a copy: one hash serves a whole block,
+whose elements are added to neighbouring cells in vector instructions. With blocks of 1
+each element is hashed and waits for its cell.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ from thinwire.kernels.cpu.random_words import random_word
 from thinwire.kernels.cpu.threads import share_out
 from thinwire.kernels.hashes import Hashes, half_bits, turn_keys
 
-# Elements of a tile: its cells in all rows stay in the L1 cache.
+# Elements of a tile: its estimates from all rows fit in the L1 cache.
 _TILE = 1024
 _LANES = 64
 _NETWORKS = (1, 3, 5, 7)
@@ -30,7 +30,7 @@ def encode_sketch(x: Tensor, hashes: Hashes) -> Tensor:
     given = (x.contiguous().numpy(), table.numpy(), _keys(hashes), hashes.block)
     run = partial(_encode_rows, *given)
     size = x.numel()
-    # Threads take whole rows: then each cell is added up in one order, by one of them.
+    # Each thread takes whole rows, so that a cell is added up by one thread, in order.
     share_out(run, 0, hashes.rows * size, boundary=lambda p: p // size * size)
     return table
 
@@ -88,7 +88,7 @@ def _encode_rows(
         return
     cells = np.empty(_TILE, np.int64)
     signed = np.empty(_TILE, np.float32)
-    # A row at a time, because one may stay in the cache where all of them do not.
+    # Row by row, because one row may fit in the cache where the table does not.
     for i in range(low // size, high // size):
         for p in range(0, size, _TILE):
             tile = x[p : p + _TILE]
@@ -195,8 +195,8 @@ def _read_each(row: Floats, seen: Floats, p: int, key: Any) -> None:
         seen[t] = _sign(word) * row[_cell(word, columns)]
 
 
-# Adding zero removes the sign of a zero: which of two zeros a comparison returns
-# depends on the processor.
+# Which of two zeros a comparison returns depends on the processor. Adding zero removes
+# the sign.
 
 
 @part
@@ -239,7 +239,7 @@ def _median_of_3(seen: Floats, tile: Floats) -> None:
 
 @part
 def _median_of_5(seen: Floats, tile: Floats) -> None:
-    """The least of four is below the median of five, and their greatest above it."""
+    """Drop the least and the greatest of four, then take the median of the rest."""
     a, b, c, d, e = seen[0], seen[1], seen[2], seen[3], seen[4]
     for t in range(len(tile)):
         low = _most(_least(a[t], b[t]), _least(c[t], d[t]))
@@ -249,7 +249,7 @@ def _median_of_5(seen: Floats, tile: Floats) -> None:
 
 @part
 def _median_of_7(seen: Floats, tile: Floats) -> None:
-    """By thirteen comparisons, of which each keeps what may still be the median."""
+    """By thirteen comparisons; each drops values that cannot be the median."""
     for t in range(len(tile)):
         a, b, c = seen[0, t], seen[1, t], seen[2, t]
         d, e, f, g = seen[3, t], seen[4, t], seen[5, t], seen[6, t]

@@ -46,7 +46,7 @@ def decode_varint(section: Tensor, size: int, nnz: int) -> Tensor:
 
 @kernel
 def _measure(indices: Indices) -> int:
-    """How many bytes the gaps take; -1 if indices fall."""
+    """The number of bytes of all gaps; -1 if indices do not ascend."""
     before: Any = np.int64(-1)
     length = 0
     falls = False
@@ -81,7 +81,7 @@ def _write(indices: Indices, section: Octets) -> None:
 
 @kernel
 def _read(section: Octets, size: int, indices: Indices) -> int:
-    """Decode; returns where the last gap ends, or an error code."""
+    """Decode to `indices`; returns where the last gap ends, or an error code."""
     index: Any = np.int64(-1)
     at = 0
     for i in range(len(indices)):

@@ -18,7 +18,7 @@ from thinwire.kernels.transfers import on_device
 
 ENTRIES: Any = tl.constexpr(1024)
 
-# Operations on an element: read, add, replace.
+# Operations on an element.
 READ, ADD, SUBTRACT, WRITE, LEAVE, RETURN = range(6)
 
 

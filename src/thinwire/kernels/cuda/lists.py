@@ -1,9 +1,9 @@
 """Sparse lists: merged and joined by rank, without a sort.
 
-An entry's place in a merged list is its own number plus that of the entries before it
-in the other list, found by binary search; neighbours take the same path, so it is
-cached. An index that both lists have leaves a hole behind its sum, which keeps every
-place known beforehand: only a list without holes waits for its length.
+An entry's place in a merged list is its number plus that of the entries before it in
+the other list, found by binary search. Neighbours take the same path, so it is cached.
+An index that both lists have leaves a hole after its sum, so that every place is known
+beforehand. Only a list without holes has to wait for its length.
 Where a merged list is merged again, its holes keep their index, so that it still
 ascends: of equal neighbours the first has the value, and the others have zero.
 """
@@ -59,7 +59,7 @@ def _merge(
     again: tl.constexpr,
 ) -> None:
     p = tl.program_id(0)
-    # What a launch behind this one begins with.
+    # Clear the memory that the next launch shares.
     at = p * ENTRIES + tl.arange(0, ENTRIES)
     tl.store(shared + at, tl.zeros([ENTRIES], tl.int32), mask=at < words)
     zero = tl.zeros([ENTRIES], tl.int32)

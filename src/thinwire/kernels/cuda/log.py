@@ -1,12 +1,11 @@
 """Values in a few bits, a sign and a level: read in one launch, written in six.
 
-`thinwire.kernels.reference.log` explains what is computed, and why. To write them,
-all programs find the range of the magnitudes (`_range`) and count them by cell
-(`_count`), in several tables to avoid contention. One adds these
-up (`_before`); one, a warp, moves the levels in rounds (`_move`), which is most of the
-time where levels are far from settled; then each value finds its level between the
-boundaries (`_number`). All are whole numbers, but for the means, whose order is that of
-the levels: no order of programs changes a bit. Nothing waits for the device.
+`reference.log` describes the format. To encode, all programs find the range of the
+magnitudes (`_range`) and count them by cell (`_count`), in several tables to avoid
+contention. One program adds these up (`_cumulate`). One warp moves the levels in rounds
+(`_move`), which takes most of the time. Then each value finds its level (`_number`).
+Sums are integers, so the order of programs changes no bit. Nothing waits for the
+device.
 """
 
 from typing import Any
@@ -89,8 +88,10 @@ def _count(values, shared, tables, number, nnz) -> None:
 
 
 @kernel
-def _before(shared, tables, counts, sums, bounds, number, levels: tl.constexpr) -> None:
-    """The number of values before each cell, and the sum of their magnitudes.
+def _cumulate(
+    shared, tables, counts, sums, bounds, number, levels: tl.constexpr
+) -> None:
+    """How many values lie before each cell, and the sum of their magnitudes.
 
     And the cells in use, as far as there are levels for them.
     """
@@ -130,11 +131,11 @@ def _unit(exponent, places: tl.constexpr) -> Any:
 
 
 @kernel
-def _mean(counts, sums, begin, end, own) -> Any:
+def _mean(counts, sums, begin, end, inside) -> Any:
     """Of the cells from `begin` to `end`; of none, that of the level below, or zero."""
     count = tl.load(counts + end) - tl.load(counts + begin)
     total = tl.load(sums + end) - tl.load(sums + begin)
-    some = own & (count > 0)
+    some = inside & (count > 0)
     mean = total.to(tl.float64) / tl.where(some, count, 1).to(tl.float64)
     return tl.associative_scan(tl.where(some, mean, 0.0), 0, _larger)
 
@@ -225,7 +226,9 @@ def encode_log(values: Tensor, bits: int) -> Tensor:
     _range[grid](given, shared, nnz, **EXACT)
     _count[grid](given, shared, counted, tables, nnz, **EXACT)
     lists = (counts, sums, bounds)
-    _before[(1,)](shared, counted, *lists, tables, levels=levels, num_warps=16, **EXACT)
+    _cumulate[(1,)](
+        shared, counted, *lists, tables, levels=levels, num_warps=16, **EXACT
+    )
     _move[(1,)](shared, *lists, words, levels=levels, num_warps=1, **EXACT)
     _number[grid](given, shared, bounds, numbers, nnz, bits=bits, **EXACT)
     pack(numbers, words[levels:], bits)

@@ -1,4 +1,4 @@
-"""A whole packet in one launch: for short lists, launches take most of the time."""
+"""Whole packets in one launch, because launches take most of the time."""
 
 import torch
 import triton.language as tl

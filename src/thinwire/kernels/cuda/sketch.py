@@ -1,18 +1,18 @@
 """Count-sketches: each cell adds up, in ascending order, the blocks that reach it.
 
-To add in the order of the reference, a program gathers the elements of a cell. For
-this, cells are cut into stretches as long as a block, or a little longer, so that a
-block reaches into the stretch in which it begins and into the next, at most; and every
-stretch gets a list of the blocks that may reach it. Blocks are put on the lists in any
-order (`_count`, `_place`), then each list is sorted by counting the smaller ones
-(`_order`). After that a program reads the list of a tile of cells (`_add`): the vector
-is read once for each row, and the cells of a tile read adjacent elements.
+Cells are divided into stretches as long as a block, or a little longer, so that a block
+reaches into the stretch in which it begins and at most into the next. Every stretch has
+a list of the blocks that may reach it. Blocks are written to the lists in any order
+(`_count`, `_place`), then sorted (`_order`). Each program adds up a tile of cells by
+reading the blocks on its list (`_add`): the vector is read once for each row, and all
+cells of a tile read neighbours.
 
-A stretch starts after a multiple of its length. The last takes what is over, so it has
-up to twice the length, and a block that goes round from it reaches the first only.
+A stretch starts at a multiple of its length. The last one also has the remaining cells,
+so it is up to twice as long, and a block that wraps around from it reaches only the
+first.
 
-With short blocks a tile has many lists, and each cell walks along its own. With blocks
-of 1 a list is one cell's elements, and reading them is as slow as memory is at random.
+With short blocks a tile has many lists, and each cell reads another one. With blocks of
+1 a list is the elements of one cell, which are read at random.
 """
 
 from typing import Any
@@ -40,7 +40,7 @@ LANES: Any = tl.constexpr(64)
 
 # Blocks from this length on fill the lanes of a tile: one list serves all its cells.
 _LONG = 128
-# Cells or elements of a tile, at most; and where each follows a list of its own.
+# The most cells or elements of a tile; and if each cell has a separate list.
 _TILE, _SMALL_TILE = 1024, 256
 # Entries of all lists together, of 20 bytes; and of one list, on average. Moving one to
 # its place compares it with all others. A vector with more is added part by part.
@@ -132,7 +132,7 @@ def _tile(length: int) -> tuple[int, bool]:
 
 @kernel
 def _read(table, seed, row: tl.constexpr, number, lane, inside, columns) -> Any:
-    """A row's estimate of elements, which are of one block or each of its own."""
+    """A row's estimates of elements of one block, or each of another block."""
     key = row_key(seed, tl.full([], row, tl.int32))
     start, minus = drawn(key, number, columns)
     around = lane - (columns - start).to(tl.int32)
@@ -148,7 +148,7 @@ def _middle(a, b, c) -> Any:
 
 @kernel
 def _middle_of_5(a, b, c, d, e) -> Any:
-    """The least of four is below the median of five, and their greatest above it."""
+    """Drop the least and the greatest of four, then take the median of the rest."""
     low = tl.maximum(tl.minimum(a, b), tl.minimum(c, d))
     high = tl.minimum(tl.maximum(a, b), tl.maximum(c, d))
     return _middle(low, high, e)
@@ -156,7 +156,7 @@ def _middle_of_5(a, b, c, d, e) -> Any:
 
 @kernel
 def _middle_of_7(a, b, c, d, e, f, g) -> Any:
-    """By thirteen comparisons, of which each keeps what may still be the median."""
+    """By thirteen comparisons; each drops values that cannot be the median."""
     a, f = tl.minimum(a, f), tl.maximum(a, f)
     a, d = tl.minimum(a, d), tl.maximum(a, d)
     b, g = tl.minimum(b, g), tl.maximum(b, g)
@@ -211,7 +211,7 @@ def _estimate(
             found = _middle_of_5(found, b, c, d, e)
         elif rows == 3:
             found = _middle(found, b, c)
-        # Adding zero makes -0.0 positive.
+        # Adding zero removes the sign of a zero.
         found += 0.0
     tl.store(out + i, found, mask=inside)
 

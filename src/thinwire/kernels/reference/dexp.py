@@ -1,18 +1,19 @@
 """Sorted values as two curves, each a sum of two exponentials.
 
-A section is, little endian: how many values are positive, u32; how many negative, u32;
-then a curve for the positive and one for the negative ones, unless there are none. What
-is in between is zero. A curve is four float64: p, q, a and c, for the magnitudes
-a p**i + c q**i, where i counts from the smallest magnitude; the powers are multiplied
-up one by one. Where nothing was fitted p is zero, and the values follow as float32,
-with zeros up to a multiple of eight bytes. With a value that is not finite among them,
-all are sent so, as if they were positive, and such values are zero.
+A section is, little endian: the number of positive values (u32); the number of negative
+values (u32); a curve for the positive and one for the negative values, unless there are
+none. The values in between are zero. A curve is four float64 numbers p, q, a and c, for
+the magnitudes a p**i + c q**i, where i counts from the smallest magnitude; the powers
+are multiplied up one by one. If p is zero there is no fit: the values follow as
+float32, with zeros up to a multiple of eight bytes. If a value is not finite, all
+values are sent this way, as if they were positive, and values that are not finite
+become zero.
 
 The fit is the integral equation of DeepReduce's Fit-DExp (Xu et al., NeurIPS 2021,
 section 5; the regression is Jacquelin's). With S the integral of y from the smallest
 magnitude to x, and SS that of S, a sum of two exponentials is y = A SS + B S + C x + D,
 and the exponents are the solutions of t**2 = B t + A. They are found with x from 0 to 1
-and y up to 1; p and q are then those of neighbours. Arithmetic is float64, one rounding
+and y up to 1; p and q are the ratios of neighbours. Arithmetic is float64, one rounding
 per operation; sums run from the smallest magnitude to the largest.
 """
 
@@ -25,55 +26,59 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.dispatch import cpu_primitive
-from thinwire.kernels.reference.poly import added_up, check_descending, check_finite
+from thinwire.kernels.reference.poly import (
+    check_descending,
+    check_finite,
+    sequential_sum,
+)
 from thinwire.kernels.sections import check_length
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
 FEWEST = 8
-# The square of the largest error, relative to what is fitted, that a fit may have.
+# The largest squared error of a fit, relative to the squared norm of the values.
 LARGEST_ERROR = 0.25
 # Enough for arguments up to 1/8.
 EXP_TERMS = 13
 
-_NOTHING_FITTED = bytes(8)
+_NO_FIT = bytes(8)
 
 
 @cpu_primitive
 def encode_dexp(values: Tensor) -> Tensor:
-    """Descending values as a sum of two exponentials for each sign; in whole bytes."""
-    return encoded(values, fit)
+    """Encode descending values as a sum of two exponentials for each sign."""
+    return encode_with(values, fit)
 
 
 @cpu_primitive
 def decode_dexp(section: Tensor, nnz: int) -> Tensor:
-    """`nnz` finite values, or `ValueError` where these bytes cannot be such a list.
+    """Decode `nnz` finite values; raises `ValueError` if the section is invalid.
 
     >>> import torch
     >>> decode_dexp(encode_dexp(torch.tensor([2.0, 0.0, -1.0])), 3).tolist()
     [2.0, 0.0, -1.0]
     """
-    return decoded(section, nnz, curve)
+    return decode_with(section, nnz, curve)
 
 
 def fit(y: Floats) -> Doubles:
-    """p, q, a and c for magnitudes, smallest first; p is 0 if there is no fit."""
+    """Fit p, q, a and c to ascending magnitudes; p is 0 if there is no good fit."""
     with np.errstate(all="ignore"):
         ratios = _ratios(y) if len(y) >= FEWEST else None
         if ratios is None:
             return np.zeros(4)
         fitted = np.array([*ratios, *_amplitudes(y, *ratios)])
         found = curve(fitted, len(y)).astype(np.float64)
-        apart = added_up((found - y) * (found - y))
-        # False as well where something is not a number.
-        good = apart <= LARGEST_ERROR * added_up(y.astype(np.float64) ** 2)
+        apart = sequential_sum((found - y) * (found - y))
+        # Also false for NaN.
+        good = apart <= LARGEST_ERROR * sequential_sum(y.astype(np.float64) ** 2)
         good = good and not (found < 0).any()
     return fitted if good else np.zeros(4)
 
 
 def curve(fitted: Doubles, count: int) -> Floats:
-    """The fitted magnitudes, smallest first; received factors may give any value."""
+    """Evaluate a curve from its smallest magnitude on; values may be invalid."""
     p, q, a, c = fitted
     with np.errstate(all="ignore"):
         y: Doubles = a * _powers(p, count) + c * _powers(q, count)
@@ -87,8 +92,10 @@ def _ratios(y: Floats) -> tuple[float, float] | None:
     x = np.arange(len(y)) / float(last)
     integral = _integral(scaled, half)
     columns = [_integral(integral, half), integral, x, np.ones(len(y))]
-    gram = np.array([[added_up(one * other) for other in columns] for one in columns])
-    right = np.array([added_up(column * scaled) for column in columns])
+    gram = np.array(
+        [[sequential_sum(one * other) for other in columns] for one in columns]
+    )
+    right = np.array([sequential_sum(column * scaled) for column in columns])
     solve(gram, right)
     a, b, *_ = right.tolist()
     discriminant = b * b + 4.0 * a
@@ -100,7 +107,7 @@ def _ratios(y: Floats) -> tuple[float, float] | None:
 
 
 def _integral(y: Doubles, half: float) -> Doubles:
-    """By trapezoids, from the first point on."""
+    """The integral from the first point to each point, by the trapezoidal rule."""
     areas = (y[1:] + y[:-1]) * half
     return np.add.accumulate(np.concatenate([[0.0], areas]))
 
@@ -148,10 +155,10 @@ def exp(x: float) -> float:
 
 
 def _amplitudes(y: Floats, p: float, q: float) -> tuple[float, float]:
-    """Least squares for the amplitudes, by Cramer's rule."""
+    """Fit the amplitudes a and c by least squares."""
     u, w = _powers(p, len(y)), _powers(q, len(y))
-    uu, uw, ww = added_up(u * u), added_up(u * w), added_up(w * w)
-    uy, wy = added_up(u * y), added_up(w * y)
+    uu, uw, ww = sequential_sum(u * u), sequential_sum(u * w), sequential_sum(w * w)
+    uy, wy = sequential_sum(u * y), sequential_sum(w * y)
     determinant = np.float64(uu * ww - uw * uw)
     a, c = (uy * ww - wy * uw) / determinant, (wy * uu - uy * uw) / determinant
     return float(a), float(c)
@@ -163,13 +170,13 @@ def _powers(ratio: float, count: int) -> Doubles:
     return np.multiply.accumulate(factors)
 
 
-def encoded(values: Tensor, fit: Callable[[Floats], Doubles]) -> Tensor:
-    """A section; `fit` makes a curve of magnitudes."""
+def encode_with(values: Tensor, fit: Callable[[Floats], Doubles]) -> Tensor:
+    """`encode_dexp` with this function for fitting."""
     listed = values.detach().contiguous().numpy()
     finite = np.isfinite(listed)
     if not bool(finite.all()):
         whole = np.where(finite, listed, np.float32(0))
-        return _assembled(len(listed), 0, [_raw(whole)])
+        return _build_section(len(listed), 0, [_raw(whole)])
     positive, negative = int((listed > 0).sum()), int((listed < 0).sum())
     above, below = listed[:positive], listed[len(listed) - negative :]
     check_descending(bool((above > 0).all()) and bool((below < 0).all()))
@@ -178,13 +185,13 @@ def encoded(values: Tensor, fit: Callable[[Floats], Doubles]) -> Tensor:
         if len(side):
             fitted = fit(magnitudes)
             parts.append(fitted.tobytes() if fitted[0] > 0 else _raw(side))
-    return _assembled(positive, negative, parts)
+    return _build_section(positive, negative, parts)
 
 
-def decoded(
+def decode_with(
     section: Tensor, nnz: int, curve: Callable[[Doubles, int], Floats]
 ) -> Tensor:
-    """The values of a section; `curve` evaluates what was fitted."""
+    """`decode_dexp` with this function for evaluating curves."""
     octets = section.contiguous().numpy()
     positive, negative = _counts(octets, nnz)
     values = np.zeros(nnz, np.float32)
@@ -224,10 +231,10 @@ def _magnitudes(
 
 def _raw(values: Floats) -> bytes:
     octets = values.tobytes()
-    return _NOTHING_FITTED + octets + bytes(-len(octets) % 8)
+    return _NO_FIT + octets + bytes(-len(octets) % 8)
 
 
-def _assembled(positive: int, negative: int, parts: list[bytes]) -> Tensor:
+def _build_section(positive: int, negative: int, parts: list[bytes]) -> Tensor:
     counts = np.array([positive, negative], "<u4").tobytes()
     return torch.frombuffer(bytearray(counts + b"".join(parts)), dtype=torch.uint8)
 

@@ -1,6 +1,6 @@
-"""Float32 values in 16 bits each, in integer arithmetic, equal on every machine.
+"""Float32 values in 16 bits each, rounded with integer arithmetic.
 
-Libraries round to nearest alike, but differ in values that are too large and in the
+Libraries agree on the nearest value, but not on values that are too large and on the
 bits of NaN.
 """
 

@@ -3,18 +3,17 @@
 First the levels as ascending float32, 2**(bits - 1) of them, then a code of `bits` bits
 for each value: the number of its level, and above it the sign.
 
-The bits of a float32 magnitude, read as a whole number, are its logarithm drawn with
-straight lines. Cut into some two thousand equal cells, they show how the magnitudes of
-a list are distributed. If there are enough levels, each cell with values in it gets its
-own. Else levels begin as equal runs of cells, that is, uniform in the logarithm, and
-are moved in rounds to where the squared error is smaller (Lloyd's algorithm): a
-boundary to the middle between two levels, a level to the mean of the magnitudes between
-its boundaries.
+The bits of a float32 magnitude, read as an integer, are a piecewise linear logarithm.
+Divided into some two thousand equal cells, they are a histogram of the magnitudes. If
+there are enough levels, each cell with values gets one. Otherwise levels start as equal
+runs of cells, uniform in the logarithm, and Lloyd's algorithm reduces the squared
+error: each round moves a boundary to the middle between two levels, and a level to the
+mean of the magnitudes between its boundaries.
 
-Means are kept as whole numbers of a unit, so that no order of summation matters, and
-rounded to 21 bits below the largest magnitude, so that a sum with whole numbers stays
-exact in float32. Zeros, and what is not finite, are coded as zero: where a list has any
-of them, its lowest level is kept for them.
+Sums are integers, so that the order of summation does not matter. Means are rounded to
+21 bits below the largest magnitude, so that sums with integers stay exact in float32.
+Zeros and values that are not finite are coded as zero: if a list has any, the lowest
+level is reserved for them.
 """
 
 from math import ldexp

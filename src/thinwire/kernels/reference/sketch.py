@@ -60,7 +60,7 @@ def estimate_sketch_(
         # A tensor, because CUDA multiplies by the reciprocal of a number.
         out /= torch.tensor(float(hashes.rows), device=out.device)
     else:
-        # Adding zero makes -0.0 positive.
+        # Adding zero removes the sign of a zero.
         out.copy_(seen.sort(dim=0).values[hashes.rows // 2] + 0.0)
 
 
