@@ -20,10 +20,10 @@ class Accumulator:
     the same blocks while it passes over the vector: it marks candidates, or extracts
     them from the vector into lists. This changes no result.
 
-    `whole` returns the vector itself, with all that was extracted put back. If a
-    gradient was accumulated and nothing taken since, nothing more is marked until the
-    next `take`. The tensor stays complete, and may be changed, until the next
-    `accumulate_`.
+    `whole` puts back what was extracted and returns the vector itself. The caller may
+    read and change it until the next `accumulate_`. A caller that uses `whole` instead
+    of `take` after a gradient needs no candidates: `accumulate_` then prepares none,
+    until `take` is used again.
 
     Threads: an accumulator has no lock. It belongs to the thread that runs its
     reduction, from `accumulate_` until the collective returns. Between reductions any
