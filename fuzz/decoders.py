@@ -2,9 +2,9 @@
 
     make fuzz SECONDS=1200
 
-A coverage-guided fuzzer (atheris) drives the reference decoders, from golden packets
-and a packet of every pair of codecs on. The fast decoders must agree on everything, and
-once more, in a process of their own, on what the fuzzer found worth keeping.
+A coverage-guided fuzzer (atheris) runs the reference decoders, starting from golden
+packets and a packet of every pair of codecs. The fast decoders must agree on each
+input. A separate process compares them again on the corpus that the fuzzer kept.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def fuzz(folder: Path, seconds: int) -> bool:
 
 
 def one_round(folder: Path, seconds: int) -> str:
-    """One process of the fuzzer, and what it said."""
+    """Run one process of the fuzzer; returns its output."""
     given = {
         "max_total_time": seconds,
         "max_len": LONGEST,

@@ -19,15 +19,15 @@ with atheris.instrument_imports(include=["thinwire"]):
     from thinwire.kernels.dispatch import preload
     from thinwire.wire import Packet
 
-# What is compiled must not be instrumented.
+# Compiled kernels must be loaded before Python code is instrumented.
 preload("cpu")
 
-# So much more than at the start, no packet of a few kilobytes may take.
+# The most memory that a packet of a few kilobytes may take.
 _MOST_MEMORY = 2**30
 
 
 def decode(data: bytes) -> None:
-    """A packet's header as it is, and its sections whatever the header."""
+    """Decode the packet, then its sections even if the header is invalid."""
     with suppress(WireError):
         Packet.announced(tensor_of(data))
         Packet.parse(tensor_of(data))
@@ -36,7 +36,7 @@ def decode(data: bytes) -> None:
 
 
 def main() -> None:
-    """Fuzz until libFuzzer is told to stop, which ends the process."""
+    """Fuzz until libFuzzer ends the process."""
     torch.set_num_threads(1)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + _MOST_MEMORY

@@ -23,13 +23,13 @@ _INDEX_SETTINGS = [Bloom(policy, fpr) for policy in POLICIES for fpr in (0.3, 0.
 _VALUE_SETTINGS: list[ValueCodec] = [QSGD(200, 7), QSGD(2**15 - 1, 3)]
 _VALUE_SETTINGS += [FitPoly(0, 3), FitPoly(15)]
 
-# What these send of numbers that are not finite is just these.
+# Value codecs that send values that are not finite unchanged.
 _ANYTHING = {VALUE_CODECS[name].tag for name in ("float32", "bfloat16", "float16")}
 _ANYTHING |= {VALUE_CODECS[name].tag for name in ("deflate", "zstd")}
 
-# What a receiver expects. A filter is asked for every element: its vectors are small.
+# The sizes of vectors. Decoding a filter scans all elements, so its vectors are small.
 _LARGEST = 2**40
-_LARGEST_ASKED = 2**12
+_LARGEST_SCANNED = 2**12
 
 _LONGEST = 2**13
 
@@ -141,11 +141,11 @@ def _known(tag: int, codecs: Mapping[int, object]) -> int:
 
 
 def _most(tag: int) -> int:
-    return _LARGEST_ASKED if isinstance(_INDEX[tag][0], Bloom) else _LARGEST
+    return _LARGEST_SCANNED if isinstance(_INDEX[tag][0], Bloom) else _LARGEST
 
 
 def _check_whole(section: Tensor, nbytes: int | None) -> None:
-    """What was accepted has the length it must have, and zeros up to whole words."""
+    """Check that an accepted section has its length and is padded with zeros."""
     if nbytes is not None:
         assert len(section) == padded(nbytes)
         assert not section[nbytes:].any()

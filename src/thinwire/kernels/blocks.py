@@ -28,6 +28,11 @@ class Block(NamedTuple):
         """The index in the vector of element `j` of the block."""
         return self.start + (j // self.chunk) * self.stride + j % self.chunk
 
+    def check_inside(self, size: int) -> None:
+        """Raise `ValueError` unless the block lies in a vector of `size` elements."""
+        if self.length and self.position(self.length - 1) >= size:
+            raise ValueError(f"{self} does not lie in a vector of {size} elements")
+
     @property
     def contiguous(self) -> bool:
         """Whether the block is one chunk."""

@@ -41,8 +41,7 @@ def array_of(tensor: Tensor) -> NDArray[Any]:
 def place_of(x: Tensor, block: Block | None = None) -> Place:
     """A block, by default all, of a vector's memory."""
     block = block or Block.whole(x.numel())
-    if block.length and block.position(block.length - 1) >= x.numel():
-        raise ValueError(f"{block} does not lie in a vector of {x.numel()} elements")
+    block.check_inside(x.numel())
     array = array_of(x)
     if block.contiguous:
         rounded = max(-(-block.length // 64) * 64, 64)

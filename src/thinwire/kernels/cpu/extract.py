@@ -1,8 +1,8 @@
 """The dense pass that extracts candidates while they are in the cache.
 
 A candidate is an element whose magnitude reaches its block's threshold. It leaves the
-vector for one of the lists that `extraction` describes. What stays of it in the vector
-is what would stay if it were taken: zero, or the error of rounding to bfloat16.
+vector for one of the lists that `extraction` describes. The vector keeps what it
+would keep if the element were taken: zero, or the error of rounding to bfloat16.
 """
 
 from typing import Any

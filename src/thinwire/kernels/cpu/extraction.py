@@ -1,11 +1,10 @@
 """Extraction: candidates leave the vector for lists in the dense pass.
 
-An element that is likely to be taken is in the cache when it is accumulated, but no
-longer when it is selected. Reading it then, and writing it back without what was sent,
-took as long as half of the dense pass. So the dense pass moves candidates to lists.
-What stays of them in the vector is what would stay if they were taken: nothing, or the
-rounding error. Only candidates that are not taken, or that were added to, are written
-again.
+An element is in the cache when it is accumulated, but no longer when it is selected.
+Reading and writing the selected elements later took half as long as the dense pass. So
+the dense pass moves candidates to lists. The vector keeps what it would keep if they
+were taken: zero, or the rounding error. Only candidates that are not taken, or that
+were added to, are written again.
 
 The lists are in two flat arrays, indices and values. The vector is divided into parts,
 one for each thread. A row of `begins` and `ends` belongs to a part, and columns 2b and

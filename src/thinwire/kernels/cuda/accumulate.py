@@ -38,8 +38,7 @@ def select(x: Tensor, k: int, *, block: Block | None = None) -> Sparse:
     block = block or Block.whole(x.numel())
     if not 0 <= k <= block.length:
         raise ValueError(f"cannot select {k} of {block.length} elements")
-    if block.length and block.position(block.length - 1) >= x.numel():
-        raise ValueError(f"{block} does not lie in a vector of {x.numel()} elements")
+    block.check_inside(x.numel())
     vector = flat(x)
     if block.length > LONGEST:
         return reference.select.reference(x, k, block=block)

@@ -104,8 +104,8 @@ def count_coarse(
     await_others(waiting, admitting=True)
     row = rows + 3 * tl.program_id(1)
     q, k = tl.load(row).to(tl.int32), tl.load(row + 1).to(tl.int32)
-    own = state + q * STATE
-    count, low = tl.load(own + COUNT), tl.load(own + THRESHOLD)
+    block_state = state + q * STATE
+    count, low = tl.load(block_state + COUNT), tl.load(block_state + THRESHOLD)
     counts = cleared + q.to(tl.int64) * words
     p = tl.program_id(0)
     if p >= batches:
@@ -122,13 +122,13 @@ def count_coarse(
             beyond = tl.sum((inside & ~near).to(tl.int32))
             some += tl.where(every == BINS - 1, beyond, 0)
             tl.atomic_add(counts + every, some, mask=some > 0, sem="relaxed")
-        if arrive(own + TICKETS + 1) == batches - 1:
+        if arrive(block_state + TICKETS + 1) == batches - 1:
             some = tl.load(counts + every, cache_modifier=".cg")
             b, rest = reach(some, k, BINS)
-            tl.store(own + COARSE, b)
-            tl.store(own + REST, rest)
+            tl.store(block_state + COARSE, b)
+            tl.store(block_state + REST, rest)
             # The last bin has no upper end.
-            tl.store(own + DENSE, 1 - (enough & (b < BINS - 1)).to(tl.int32))
+            tl.store(block_state + DENSE, 1 - (enough & (b < BINS - 1)).to(tl.int32))
 
 
 @kernel
@@ -150,10 +150,10 @@ def count_fine(
     """
     await_others(waiting, admitting=True)
     q = tl.load(rows + 3 * tl.program_id(1)).to(tl.int32)
-    own = state + q * STATE
-    if tl.load(own + DENSE) == 0:
-        count, low = tl.load(own + COUNT), tl.load(own + THRESHOLD)
-        b = tl.load(own + COARSE)
+    block_state = state + q * STATE
+    if tl.load(block_state + DENSE) == 0:
+        count, low = tl.load(block_state + COUNT), tl.load(block_state + THRESHOLD)
+        b = tl.load(block_state + COARSE)
         counts = cleared + q.to(tl.int64) * words
         if tl.program_id(0) * BATCH < count:
             i, entry, inside = _batch(found, q, capacity, count)
@@ -168,16 +168,16 @@ def count_fine(
             half = counts + HALVES + (above >> HALF_BITS)
             tl.atomic_add(half, 1, mask=inside, sem="relaxed")
             tl.atomic_add(counts + EVERY + above, 1, mask=inside, sem="relaxed")
-        if arrive(own + TICKETS + 2) == tl.num_programs(0) - 1:
+        if arrive(block_state + TICKETS + 2) == tl.num_programs(0) - 1:
             lane = tl.arange(0, HALF)
             halves = tl.load(counts + HALVES + lane, cache_modifier=".cg")
-            h, rest = reach(halves, tl.load(own + REST), HALF)
+            h, rest = reach(halves, tl.load(block_state + REST), HALF)
             each = counts + EVERY + (h << HALF_BITS) + lane
             f, ties = reach(tl.load(each, cache_modifier=".cg"), rest, HALF)
             kth = low + (b << FINE_BITS) + (h << HALF_BITS) + f
-            tl.store(own + KTH, kth)
-            tl.store(own + TIES, ties)
-            tl.store(own + WINDOW, tl.maximum(kth - OCTAVE, 0))
+            tl.store(block_state + KTH, kth)
+            tl.store(block_state + TIES, ties)
+            tl.store(block_state + WINDOW, tl.maximum(kth - OCTAVE, 0))
 
 
 @kernel
@@ -198,11 +198,11 @@ def count_given(
     """The number of larger (high half) and of equal candidates in each batch."""
     await_others(waiting, admitting=True)
     q = tl.load(rows + 3 * tl.program_id(1)).to(tl.int32)
-    own = state + q * STATE
-    count = tl.load(own + COUNT)
-    if (tl.load(own + DENSE) == 0) & (tl.program_id(0) * BATCH < count):
+    block_state = state + q * STATE
+    count = tl.load(block_state + COUNT)
+    if (tl.load(block_state + DENSE) == 0) & (tl.program_id(0) * BATCH < count):
         _, entry, inside = _batch(ordered, q, capacity, count)
-        larger, equal = _larger_and_equal(entry, inside, tl.load(own + KTH))
+        larger, equal = _larger_and_equal(entry, inside, tl.load(block_state + KTH))
         total = tl.sum((larger.to(tl.int32) << 16) + equal.to(tl.int32))
         at = given + q * tl.num_programs(0) + tl.program_id(0)
         tl.store(at, (total.to(tl.int64) >> 16 << 32) + (total & 0xFFFF))
@@ -236,11 +236,11 @@ def write(
     await_others(waiting, admitting=True)
     row = rows + 3 * tl.program_id(1)
     q, out = tl.load(row).to(tl.int32), tl.load(row + 2)
-    own = state + q * STATE
-    count = tl.load(own + COUNT)
+    block_state = state + q * STATE
+    count = tl.load(block_state + COUNT)
     p = tl.program_id(0)
-    if (tl.load(own + DENSE) == 0) & (p * BATCH < count):
-        kth, ties = tl.load(own + KTH), tl.load(own + TIES)
+    if (tl.load(block_state + DENSE) == 0) & (p * BATCH < count):
+        kth, ties = tl.load(block_state + KTH), tl.load(block_state + TIES)
         _, entry, inside = _batch(ordered, q, capacity, count)
         sums = tl.zeros([MANY], tl.int64)
         for first in range(0, p, MANY):

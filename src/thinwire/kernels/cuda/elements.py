@@ -117,8 +117,7 @@ def _run(
     holder: tuple[int, int] = (1, 0),
 ) -> None:
     block = block or Block.whole(x.numel())
-    if block.length and block.position(block.length - 1) >= x.numel():
-        raise ValueError(f"{block} does not lie in a vector of {x.numel()} elements")
+    block.check_inside(x.numel())
     indices, values, *sent = entries
     nnz = len(indices)
     if nnz == 0:

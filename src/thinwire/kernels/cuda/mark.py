@@ -37,7 +37,7 @@ NO: Any = tl.constexpr(value=False)
 YES: Any = tl.constexpr(value=True)
 OCTAVE: Any = tl.constexpr(1 << 23)
 
-# Words of a block's state. What is counted by atomics lies on lines of its own.
+# Words of a block's state. Atomic counters are on separate cache lines.
 STATE: Any = tl.constexpr(96)
 THRESHOLD: Any = tl.constexpr(0)
 WINDOW: Any = tl.constexpr(1)  # where the window of the next sample begins
@@ -119,20 +119,20 @@ def sample(
     for begin in range(tl.program_id(0) * CLEARED, words, programs * CLEARED):
         at = begin + tl.arange(0, CLEARED)
         tl.store(cleared + q.to(tl.int64) * words + at, 0, mask=at < words)
-    own = state + q * STATE
-    if arrive(own + TICKETS) == programs - 1:
+    block_state = state + q * STATE
+    if arrive(block_state + TICKETS) == programs - 1:
         counts = tl.load(sampled + q * BINS + every, cache_modifier=".cg")
         tl.store(sampled + q * BINS + every, tl.zeros_like(counts))
         b, _ = reach(counts, tl.load(aims + q), BINS)
         b = tl.maximum(b, 0)
         if cold:
-            tl.store(own + WINDOW, tl.maximum(b * OCTAVE - OCTAVE // 2, 0))
+            tl.store(block_state + WINDOW, tl.maximum(b * OCTAVE - OCTAVE // 2, 0))
         else:
             # Below the window everything is one bin: its elements are not listed.
-            tl.store(own + THRESHOLD, tl.maximum(low + (b << WINDOW_SHIFT), 1))
-        tl.store(own + COUNT, 0)
-        tl.store(own + DENSE, 0)
-        tl.store(own + TICKETS + tl.arange(0, 4), tl.zeros([4], tl.int32))
+            tl.store(block_state + THRESHOLD, tl.maximum(low + (b << WINDOW_SHIFT), 1))
+        tl.store(block_state + COUNT, 0)
+        tl.store(block_state + DENSE, 0)
+        tl.store(block_state + TICKETS + tl.arange(0, 4), tl.zeros([4], tl.int32))
 
 
 @kernel
