@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from benchmarks.census import folders, public_names, sources
 
 TREE = Path(__file__).parents[1]
@@ -10,7 +9,8 @@ MOST_LINES = 350
 MOST_PARAMETERS = {"python": 8, "numba": 12}  # Triton's kernels have no limit
 MOST_MODULES = 35
 MOST_PUBLIC_NAMES = 20
-LARGEST_LIBRARY = 20_000
+# Lower it whenever the library shrinks; 20,000 is the aim.
+LARGEST_LIBRARY = 22_600
 
 FOUND = sources(TREE)
 
@@ -37,7 +37,6 @@ def test_few_names_are_public():
     assert 0 < len(public_names(TREE)) <= MOST_PUBLIC_NAMES
 
 
-@pytest.mark.xfail(reason="the kernels are still larger than they should be")
-def test_the_library_is_small():
+def test_the_library_does_not_grow():
     library = sum(each.lines for each in FOUND if each.area == "library")
     assert library <= LARGEST_LIBRARY
