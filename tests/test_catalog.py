@@ -187,3 +187,9 @@ def test_a_method_lists_its_own_options():
     )
     assert catalog.method("topk").build(0.5, {}) == AllGather(0.5)
     assert catalog.method("dense").build(0.5, {}) == Dense()
+
+
+@pytest.mark.parametrize("known", [catalog.INDEX_CODECS, catalog.VALUE_CODECS])
+def test_no_two_codecs_share_a_tag(known):
+    tags = {codec.tag: type(codec) for codec in known.values()}
+    assert all(tags[codec.tag] is type(codec) for codec in known.values())
