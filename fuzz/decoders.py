@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--folder", type=Path, default=Path(".fuzz"))
     options = parser.parse_args()
+    options.folder = options.folder.resolve()
     corpus = options.folder / "corpus"
     seeds = options.folder / "seeds"
     corpus.mkdir(parents=True, exist_ok=True)
@@ -74,12 +75,14 @@ def one_round(folder: Path, seconds: int) -> str:
         "print_final_stats": 1,
         "use_value_profile": 1,
     }
-    command = [sys.executable, str(HERE / "target.py")]
+    command = [sys.executable, "-m", "fuzz.target"]
     command += [f"-{name}={value}" for name, value in given.items()]
     command += [str(folder / "corpus"), str(folder / "seeds")]
     log = folder / "log"
     with log.open("w") as output:
-        subprocess.run(command, check=False, stdout=output, stderr=output)
+        subprocess.run(
+            command, check=False, stdout=output, stderr=output, cwd=HERE.parent
+        )
     return log.read_text(errors="replace")
 
 
