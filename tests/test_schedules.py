@@ -16,7 +16,11 @@ def bruck(rank, ranks):
     return [schedules.bruck(rank, range(ranks))]
 
 
-SCHEDULES = [schedules.tree, schedules.butterfly, halving, bruck]
+def direct(rank, ranks):
+    return [schedules.direct(rank, range(ranks))]
+
+
+SCHEDULES = [schedules.tree, schedules.butterfly, halving, direct, bruck]
 
 
 def play(schedule, ranks, take):
@@ -57,8 +61,9 @@ def test_everyone_hears_of_everyone(schedule, ranks):
     assert known == [set(range(ranks))] * ranks
 
 
+@pytest.mark.parametrize("scatter", [halving, direct])
 @pytest.mark.parametrize("ranks", RANKS)
-def test_every_block_reaches_its_owner_with_every_rank_s_part_once(ranks):
+def test_every_block_reaches_its_owner_with_every_rank_s_part_once(ranks, scatter):
     held = [{block: [rank] for block in range(ranks)} for rank in range(ranks)]
 
     def take(rank, step, received):
@@ -68,7 +73,7 @@ def test_every_block_reaches_its_owner_with_every_rank_s_part_once(ranks):
             held[rank][block] += parts
         return None
 
-    play(halving, ranks, take)
+    play(scatter, ranks, take)
     for rank, blocks in enumerate(held):
         assert {block: sorted(parts) for block, parts in blocks.items()} == {
             rank: list(range(ranks))

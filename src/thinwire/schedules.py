@@ -126,6 +126,26 @@ def halving(me: int, peers: Sequence[int]) -> list[Step]:
     return steps
 
 
+def direct(me: int, peers: Sequence[int]) -> list[Step]:
+    """A reduce-scatter in which every list goes straight to its owner.
+
+    All steps are of one phase: no list that is sent depends on one that is received.
+
+    >>> [(step.dst, step.src, step.sends) for step in direct(0, range(4))]
+    [(1, 3, [1]), (2, 2, [2]), (3, 1, [3])]
+    """
+    count = len(peers)
+    return [
+        Step(
+            peers[(me + distance) % count],
+            peers[(me - distance) % count],
+            [(me + distance) % count],
+            [me],
+        )
+        for distance in range(1, count)
+    ]
+
+
 def bruck(me: int, peers: Sequence[int], *, phase: int = 0) -> list[Step]:
     """Bruck's all-gather: list r is the one of the peer at position r.
 

@@ -197,6 +197,33 @@ def test_the_card_counts_packets(ranks, teams, gather, rounds, lists):
     assert cost == Cost(rounds, lists * packet + short)
 
 
+def test_direct_scatter_cuts_nothing_before_the_owner_adds():
+    # Blocks of 4, budgets of 2. Every rank sends the top 2 of the others' blocks; the
+    # owner adds them to its whole block and takes the top 2 of that.
+    size, ranks = 12, 3
+    expected = []
+    for owner in range(ranks):
+        block = slice(4 * owner, 4 * owner + 4)
+        held = A[owner][block].copy()
+        for rank in set(range(ranks)) - {owner}:
+            row = A[rank][block]
+            for i in sorted(range(4), key=lambda i: -abs(row[i]))[:2]:
+                held[i] += row[i]
+        most = sorted(range(4), key=lambda i: -abs(held[i]))[:2]
+        expected += [held[i] if i in most else 0 for i in range(4)]
+    result = spardl(ranks, size, scatter="direct")
+    assert dense(result.total, size) == expected
+
+
+@pytest.mark.parametrize(("ranks", "rounds"), [(1, 0), (2, 2), (5, 7), (8, 10)])
+def test_direct_scatter_takes_a_message_for_each_other_owner(ranks, rounds):
+    halved, direct = (
+        SparDL(0.1, scatter=scatter).cost(10_000 * ranks, ranks, Split())
+        for scatter in ("halving", "direct")
+    )
+    assert direct == Cost(rounds, halved.nbytes)
+
+
 def test_automatic_teams():
     auto = SparDL(teams="auto")
     assert [auto.teams_for(10**6, ranks, None) for ranks in (1, 2, 5, 14)] == [
@@ -222,6 +249,7 @@ def test_automatic_teams():
         ({"teams": 1.5}, r"teams is 1\.5"),
         ({"gather": "ring"}, "gather is 'ring': choose 'auto' or 'recursive'"),
         ({"partition": "random"}, "partition is 'random': choose 'interleaved'"),
+        ({"scatter": "ring"}, "scatter is 'ring': choose 'halving' or 'direct'"),
         ({"teams": 6, "gather": "recursive"}, "power of two"),
         ({"density": 0}, "density is 0"),
     ],

@@ -85,6 +85,8 @@ COLLECTIVES: dict[str, Collective] = {
     "gtopk-100%": GTopK(1.0),
     "spardl": SparDL(0.05),
     "spardl-contiguous": SparDL(0.05, partition="contiguous"),
+    "spardl-direct": SparDL(0.05, scatter="direct"),
+    "spardl-2-direct": SparDL(0.05, teams=2, scatter="direct"),
     "spardl-100%": SparDL(1.0),
     "spardl-auto": SparDL(0.05, teams="auto"),
     "spardl-2": SparDL(0.05, teams=2),

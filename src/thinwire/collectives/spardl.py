@@ -38,6 +38,7 @@ from thinwire.sparse import SparseVector, keep_count, sum_of
 
 Gather = Literal["auto", "recursive", "bruck"]
 Partition = Literal["interleaved", "contiguous"]
+Scatter = Literal["halving", "direct"]
 
 # Elements of a chunk of an interleaved block. Shorter ones cost speed, longer ones
 # sample the layers less evenly: docs/experiments/notebook.md has both measured.
@@ -55,14 +56,19 @@ class SparDL(Selecting):
     `gather` is how teams agree: by recursive doubling (a power of two of them), or by
     Bruck's all-gather of shorter lists (any number). "interleaved" blocks take chunks
     of the vector in turn, so that every layer is in every block; "contiguous" ones are
-    the paper's. `teams="auto"` takes what is fastest on `link`, or, without one, 2 for
-    an even number of ranks: a round less for the same bytes.
+    the paper's. `scatter` is how blocks reach their owners: "halving" in
+    ceil(log2 Q) messages that are cut on the way, as published; "direct" in Q - 1
+    messages of the same bytes in all, from which nothing is cut before the owner adds
+    them up: what it selects is nearer to the top k of the sum. `teams="auto"` takes
+    what is fastest on `link`, or, without one, 2 for an even number of ranks: a round
+    less for the same bytes.
     """
 
     teams: int | Literal["auto"] = 1
     gather: Gather = "auto"
     partition: Partition = "interleaved"
     link: Link | None = None
+    scatter: Scatter = "halving"
 
     def __post_init__(self) -> None:
         # Not super(): it fails in dataclasses with slots.
@@ -74,6 +80,7 @@ class SparDL(Selecting):
             )
         check_choice("gather", self.gather, Gather)
         check_choice("partition", self.partition, Partition)
+        check_choice("scatter", self.scatter, Scatter)
         if self.teams != "auto":
             self._check_gather(self.teams)
 
@@ -102,7 +109,8 @@ class SparDL(Selecting):
         ledgers = Ledger.each(x, channel, blocks)
         budgets = [keep_count(block.length, self.density) for block in blocks]
 
-        scatter = schedules.halving(team.position, team.members)
+        plan = schedules.direct if self.scatter == "direct" else schedules.halving
+        scatter = plan(team.position, team.members)
         between = _Between(
             team,
             ledgers[team.position],
@@ -179,7 +187,9 @@ class SparDL(Selecting):
             + sum(before[r + carried] - before[r] for carried in gathered)
             for r in range(count)
         ]
-        rounds = 2 * (count - 1).bit_length() + (teams - 1).bit_length()
+        doublings = (count - 1).bit_length()
+        scattered = count - 1 if self.scatter == "direct" else doublings
+        rounds = scattered + doublings + (teams - 1).bit_length()
         return Cost(rounds, max(sent))
 
     def _recursive(self, teams: int) -> bool:

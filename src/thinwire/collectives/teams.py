@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from thinwire.channel import Run, Sealed
 from thinwire.collectives.ledger import Ledger, select_and_seal_each
@@ -47,16 +48,21 @@ def reduce_scatter(
 ) -> None:
     """Spar-Reduce-Scatter: every block goes to its owner, cut to its budget on the way.
 
-    Each rank selects a block once, right before it sends it, from the sum of its own
-    entries and those received. Afterwards the owner of a block still has to select it.
+    Each rank selects a block once, right before the phase that sends it, from the sum
+    of its own entries and those received. Afterwards the owner of a block still has to
+    select it.
     """
-    for step in steps:
-        leaving = [ledgers[b] for b in step.sends]
+    for phase, group in groupby(steps, key=lambda step: step.phase):
+        together = list(group)
+        leaving = [b for step in together for b in step.sends]
         lists = select_and_seal_each(
-            leaving, [budgets[b] for b in step.sends], step.phase
+            [ledgers[b] for b in leaving], [budgets[b] for b in leaving], phase
         )
-        for b, sealed in zip(step.receives, run.exchange(lists), strict=True):
-            ledgers[b].receive(sealed.vector)
+        sealed = dict(zip(leaving, lists, strict=True))
+        for step in together:
+            received = run.exchange([sealed[b] for b in step.sends])
+            for b, each in zip(step.receives, received, strict=True):
+                ledgers[b].receive(each.vector)
 
 
 def all_gather(

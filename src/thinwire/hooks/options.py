@@ -18,6 +18,7 @@ class MethodOptions(TypedDict, total=False):
     teams: int | str
     gather: str
     partition: str
+    scatter: str
     link: Link | None
     rows: int
     columns: int | str | None
