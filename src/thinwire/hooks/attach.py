@@ -61,6 +61,10 @@ def attach(
                 with any method: "gather" (the rows of all ranks to all ranks), "union"
                 (a bitmap of rows, then their sum), "s2" (both at once, rounded to about
                 2^-27 of the largest) or "cheapest"; or a collective on rows.
+            clip: The largest norm of this worker's own gradient, which is clipped
+                before it is remembered. Give the bound of `clip_grad_norm_`, and leave
+                that call out: after `backward` it would cut sums of many steps for
+                good. Reductions then start with the last bucket.
 
     """
     ddp = check_wrapped(model)
@@ -69,7 +73,7 @@ def attach(
             timeout = timeout.total_seconds()
         if timeout is not None and not timeout > 0:
             raise ConfigError(f"timeout is {timeout}: give seconds, more than 0")
-        sparse = options.pop("sparse", "gather")
+        sparse, clip = options.pop("sparse", "gather"), options.pop("clip", None)
         reducer = catalog.reducer(method, density=density, **options)
         rows = catalog.sparse(sparse) if isinstance(sparse, str) else sparse
     except ConfigError as problem:
@@ -86,6 +90,7 @@ def attach(
         grad_scaler=grad_scaler,
         process_group=process_group,
         timeout=timeout,
+        clip=clip,
     )
     ddp.register_comm_hook(state, hook)
     return state

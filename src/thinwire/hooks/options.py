@@ -47,3 +47,4 @@ class Options(MethodOptions, total=False):
     on_nonfinite: OnNonfinite
     seed: int
     sparse: str | RowCollective
+    clip: float | None
