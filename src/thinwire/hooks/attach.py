@@ -52,7 +52,8 @@ def attach(
                 another with `Momentum(...)`: half a point of accuracy with "topk" and
                 "gtopk"; "none" forgets what was not sent.
             warmup: The number of dense steps at first, or (dense steps, steps of a
-                density ramp).
+                density ramp); or "auto", a density that falls from 1 as training gets
+                longer, without numbers to choose.
             min_size: Units of fewer elements are reduced densely.
             on_nonfinite: If any rank's gradient is not finite, "propagate" gives every
                 rank NaN and "zero" gives zeros; "unchecked" does not check.
