@@ -278,7 +278,8 @@ def reducer(
 # Options of `attach` and `reducer` for every method, to suggest to a user.
 _OPTIONS = (
     *("density", "scope", "sparse", "codec", "feedback", "warmup", "min_size"),
-    *("grad_scaler", "process_group", "on_nonfinite", "timeout", "seed", "clip"),
+    *("grad_scaler", "process_group", "on_nonfinite", "timeout", "seed"),
+    *("clip", "warn"),
 )
 
 

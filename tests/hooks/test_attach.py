@@ -55,6 +55,7 @@ BAD = [
     ("topk", {"clip": float("nan")}, ["clip is nan"]),
     ("topk", {"clip": True}, ["clip is True"]),
     ("dense", {"clip": "1"}, ["clip is '1'", "norm of a worker's gradient"]),
+    ("topk", {"warn": "no"}, ["warn is 'no'", "True or False"]),
     ("gtopk", {"variant": "ring"}, ["variant is 'ring'", "'butterfly'"]),
     ("spardl", {"teams": 3}, ["teams is 3", "does not divide 2 ranks", "[1, 2]"]),
     ("spardl", {"teams": 3, "warmup": 5}, ["does not divide 2 ranks"]),

@@ -48,3 +48,4 @@ class Options(MethodOptions, total=False):
     seed: int
     sparse: str | RowCollective
     clip: float | None
+    warn: bool
