@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from thinwire import catalog
-from thinwire.choosers import Auto, BySize, Warmup
+from thinwire.choosers import Auto, AutoWarmup, BySize, Warmup
 from thinwire.codecs import (
     QSGD,
     BFloat16,
@@ -104,6 +104,10 @@ def test_deepreduce_by_its_published_combinations():
             catalog.reducer("topk", warmup=(0, 9)),
             Pipeline(Warmup(AllGather(0.01), 0, 9), DEFAULT),
         ),
+        (
+            catalog.reducer("topk", min_size=50, warmup="auto"),
+            Pipeline(AutoWarmup(BySize(50, AllGather(0.01))), DEFAULT),
+        ),
         (catalog.reducer("topk", warmup=(0, 0)), catalog.reducer("topk")),
         (
             catalog.reducer("topk", min_size=50),
@@ -139,6 +143,9 @@ def test_options_become_stages(made, expected):
         ("topk", {"warmup": (1, -1)}, "0 or more"),
         ("topk", {"min_size": -1}, "min_size is -1"),
         ("dense", {"warmup": (0, 5)}, "no density to ramp"),
+        ("dense", {"warmup": "auto"}, "no density to warm up: leave warmup='auto' out"),
+        ("bf16", {"warmup": "auto", "min_size": 9}, "no density to warm up"),
+        ("topk", {"warmup": "slow"}, "warmup is 'slow'.*or 'auto'"),
         ("dense", {"codec": "raw"}, "leave the codec out"),
     ],
 )

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from inspect import signature
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from thinwire.choosers import Auto, BySize, Warmup
+from thinwire.choosers import Auto, AutoWarmup, BySize, Warmup
 from thinwire.codecs import (
     QSGD,
     BFloat16,
@@ -52,7 +52,7 @@ from thinwire.reducers import Pipeline
 
 T = TypeVar("T")
 
-WarmupSteps = int | tuple[int, int]
+WarmupSteps = int | tuple[int, int] | Literal["auto"]
 
 
 INDEX_CODECS: Mapping[str, IndexCodec] = {
@@ -264,9 +264,7 @@ def reducer(
     collective = chosen.build(density, options)
     if min_size:
         collective = BySize(min_size, collective)
-    dense, ramp = warmup if isinstance(warmup, tuple) else (warmup, 0)
-    if dense or ramp:
-        collective = Warmup(collective, dense, ramp)
+    collective = _warmed_up(collective, warmup)
     return Pipeline(
         collective,
         _codec_for(collective, chosen, codec, options),
@@ -281,7 +279,20 @@ def reducer(
 _OPTIONS = (
     *("density", "scope", "sparse", "codec", "feedback", "warmup", "min_size"),
     *("grad_scaler", "process_group", "on_nonfinite", "timeout", "seed"),
+    *("clip", "warn"),
 )
+
+
+def _warmed_up(collective: Collective, warmup: WarmupSteps) -> Collective:
+    if warmup == "auto":
+        return AutoWarmup(collective)
+    if isinstance(warmup, str):
+        raise ConfigError(
+            f"warmup is {warmup!r}: give a number of dense steps, (dense steps, steps "
+            "of a density ramp), or 'auto'"
+        )
+    dense, ramp = warmup if isinstance(warmup, tuple) else (warmup, 0)
+    return Warmup(collective, dense, ramp) if dense or ramp else collective
 
 
 def _candidates(given: Any) -> tuple[Collective, ...]:

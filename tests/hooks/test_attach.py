@@ -49,6 +49,13 @@ BAD = [
     ("topk", {"min_size": -5}, ["min_size is -5"]),
     ("topk", {"on_nonfinite": "skip"}, ["on_nonfinite is 'skip'", "'zero'"]),
     ("topk", {"timeout": -1.0}, ["timeout", "-1"]),
+    ("topk", {"clip": 0.0}, ["clip is 0.0", "above 0, or None"]),
+    ("topk", {"clip": -1}, ["clip is -1"]),
+    ("topk", {"clip": float("inf")}, ["clip is inf", "finite"]),
+    ("topk", {"clip": float("nan")}, ["clip is nan"]),
+    ("topk", {"clip": True}, ["clip is True"]),
+    ("dense", {"clip": "1"}, ["clip is '1'", "norm of a worker's gradient"]),
+    ("topk", {"warn": "no"}, ["warn is 'no'", "True or False"]),
     ("gtopk", {"variant": "ring"}, ["variant is 'ring'", "'butterfly'"]),
     ("spardl", {"teams": 3}, ["teams is 3", "does not divide 2 ranks", "[1, 2]"]),
     ("spardl", {"teams": 3, "warmup": 5}, ["does not divide 2 ranks"]),
@@ -75,6 +82,8 @@ def test_bad_options(method, options, says):
         ([{"scope": "model"}, {}], ["scope", "model", "bucket"]),
         ([{"density": 7.0}, {}], ["density is 7.0"]),
         ([{}, {"seed": 3}], ["seed=3"]),
+        ([{"clip": 1}, {"clip": 1.5}], ["clip", "1.5"]),
+        ([{}, {"clip": 2.0}], ["clip", "null", "2.0"]),
     ],
 )
 def test_ranks_that_differ(options, says):

@@ -93,7 +93,11 @@ def train_without_waiting(group, backend, options):
 
 @pytest.mark.parametrize(
     ("backend", "ranks", "options"),
-    [("gloo", 2, {}), ("nccl", 1, {"on_nonfinite": "unchecked"})],
+    [
+        ("gloo", 2, {}),
+        ("nccl", 1, {"on_nonfinite": "unchecked"}),
+        ("nccl", 1, {"on_nonfinite": "unchecked", "clip": 1e-3}),
+    ],
 )
 def test_backward_waits_for_gloo_alone(backend, ranks, options):
     first, *others = pool(ranks).run(train_without_waiting, backend, options)

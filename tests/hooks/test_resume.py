@@ -55,6 +55,7 @@ def interrupted(group, folder, at, steps, options):
         {"scope": "model", "density": 0.02},
         {"scope": "bucket", "method": "bf16"},
         {"scope": "bucket", "warmup": (2, 3)},
+        {"scope": "bucket", "warmup": "auto", "method": "spardl", "density": 0.5},
         {"scope": "bucket", "kind": "mixed"},
         {"scope": "bucket", "feedback": "momentum"},
         {"scope": "bucket", "kind": "words", "min_size": 100},

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from thinwire.catalog import DEFAULT_CODEC, INDEX_CODECS, VALUE_CODECS, codec
 from thinwire.channel import Channel
-from thinwire.choosers import Auto, BySize, Warmup, choose
+from thinwire.choosers import Auto, AutoWarmup, BySize, Warmup, choose
 from thinwire.codecs import Codec, CodecWrapper, Float32, Int32, Split
 from thinwire.collectives import (
     BF16,
@@ -78,6 +78,7 @@ COLLECTIVES: dict[str, Collective] = {
     "topk-30%": AllGather(0.3),
     "topk-100%": AllGather(1.0),
     "warmup": Warmup(AllGather(0.01), dense=1, ramp=2),
+    "warmup-auto": AutoWarmup(AllGather(0.1), age=0.5),
     "by-size": BySize(1000, AllGather(0.05)),
     "gtopk-butterfly": GTopK(0.05),
     "gtopk-tree": GTopK(0.05, "tree"),
@@ -95,6 +96,8 @@ COLLECTIVES: dict[str, Collective] = {
     "spardl-4": SparDL(0.05, teams=4),
     "spardl-7": SparDL(0.05, teams=7),
     "spardl-warmup": Warmup(SparDL(0.01, teams=3), dense=0, ramp=2),
+    # Dense steps in some groups, then lists.
+    "spardl-warmup-auto": AutoWarmup(SparDL(0.05, teams=2), age=1.0),
     # Another number of teams at every density.
     "spardl-moving": Warmup(
         SparDL(0.002, teams="auto", link=Link(1e-4, 1e8)), ramp=2, start=0.1

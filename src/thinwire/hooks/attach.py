@@ -6,13 +6,20 @@ from datetime import timedelta
 from typing import Unpack
 
 from torch import nn
-from torch.distributed import ProcessGroup
+from torch.distributed import ProcessGroup, get_rank
+from torch.nn.parallel import DistributedDataParallel
 
 from thinwire import catalog
 from thinwire.collectives import Dense, GatherRows
 from thinwire.errors import ConfigError
 from thinwire.hooks.ddp import DDPState, Scaler, Scope, hook
-from thinwire.hooks.inspection import check_wrapped, raise_everywhere
+from thinwire.hooks.inspection import (
+    check_wrapped,
+    raise_everywhere,
+    sparse_names,
+    trained_parameters,
+)
+from thinwire.hooks.optimizer_check import OptimizerCheck
 from thinwire.hooks.options import Options
 
 
@@ -52,7 +59,8 @@ def attach(
                 another with `Momentum(...)`: half a point of accuracy with "topk" and
                 "gtopk"; "none" forgets what was not sent.
             warmup: The number of dense steps at first, or (dense steps, steps of a
-                density ramp).
+                density ramp); or "auto", a density that falls from 1 as training gets
+                longer, without numbers to choose.
             min_size: Units of fewer elements are reduced densely.
             on_nonfinite: If any rank's gradient is not finite, "propagate" gives every
                 rank NaN and "zero" gives zeros; "unchecked" does not check.
@@ -61,6 +69,12 @@ def attach(
                 with any method: "gather" (the rows of all ranks to all ranks), "union"
                 (a bitmap of rows, then their sum), "s2" (both at once, rounded to about
                 2^-27 of the largest) or "cheapest"; or a collective on rows.
+            clip: The largest norm of this worker's own gradient, which is clipped
+                before it is remembered. Give the bound of `clip_grad_norm_`, and leave
+                that call out: after `backward` it would cut sums of many steps for
+                good. Reductions then start with the last bucket.
+            warn: Whether to warn, once and on rank 0, if a plain Adam steps on sparse
+                deliveries.
 
     """
     ddp = check_wrapped(model)
@@ -69,12 +83,16 @@ def attach(
             timeout = timeout.total_seconds()
         if timeout is not None and not timeout > 0:
             raise ConfigError(f"timeout is {timeout}: give seconds, more than 0")
-        sparse = options.pop("sparse", "gather")
+        sparse, clip = options.pop("sparse", "gather"), options.pop("clip", None)
+        warn = options.pop("warn", True)
+        if not isinstance(warn, bool):
+            raise ConfigError(f"warn is {warn!r}: give True or False")
         reducer = catalog.reducer(method, density=density, **options)
         rows = catalog.sparse(sparse) if isinstance(sparse, str) else sparse
     except ConfigError as problem:
         raise_everywhere(problem, ddp, process_group)
-    if os.environ.get("THINWIRE", "") == "dense":
+    environment = os.environ.get("THINWIRE", "")
+    if environment == "dense":
         # The feedback stays: the momentum may be in it.
         reducer = replace(reducer, collective=Dense(), codec=None)
         rows = GatherRows()
@@ -86,6 +104,19 @@ def attach(
         grad_scaler=grad_scaler,
         process_group=process_group,
         timeout=timeout,
+        clip=clip,
     )
     ddp.register_comm_hook(state, hook)
+    leads = get_rank(process_group or ddp.process_group) == 0
+    if warn and leads and environment != "quiet" and (state.density or 1.0) < 1.0:
+        _check_optimizer(ddp)
     return state
+
+
+def _check_optimizer(model: DistributedDataParallel) -> None:
+    """Warn of a plain Adam, except for rows, which are delivered whole."""
+    rows = sparse_names(model.module)
+    trained = trained_parameters(model).items()
+    sent_sparsely = [p for name, p in trained if name not in rows]
+    if sent_sparsely:
+        OptimizerCheck(model, sent_sparsely)

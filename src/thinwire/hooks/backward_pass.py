@@ -3,6 +3,7 @@
 It runs on the communication thread. All ranks see the same buckets in the same order,
 so they reduce the same units in the same order. DDP reads no result before the last
 bucket's future is done, so a unit that is not finite can still change earlier buckets.
+With `clip`, nothing is reduced before the last bucket, with which the norm is known.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from torch.futures import Future
 
 from thinwire.collectives import Total
 from thinwire.groups import Group
+from thinwire.hooks.clipping import clip_
 from thinwire.hooks.units import BucketPlan, Names, Units
 from thinwire.reducers import Pipeline
 from thinwire.reducers.sparse_gradients import one_row
@@ -42,7 +44,7 @@ class BackwardPass:
 
     `plan` is that of the last pass; it is used if the same buckets arrive. Otherwise
     `choose` makes one when all buckets have arrived. `number` counts passes. A `plain`
-    pass reduces every unit as DDP would.
+    pass reduces every unit as DDP would. `clip` bounds the norm of its gradient.
     """
 
     reducer: Pipeline
@@ -54,6 +56,7 @@ class BackwardPass:
     scale: float = 1.0
     per_name: bool = False
     plain: bool = False
+    clip: float | None = None
     buckets: list[PendingBucket] = field(default_factory=list)
     means: dict[int, Total] = field(default_factory=dict)
     finite: bool = True
@@ -64,11 +67,8 @@ class BackwardPass:
         self.buckets.append(bucket)
         if self.plan is not None and not self._fits(number, bucket):
             self.plan = None
-        if bucket.rows:
-            self._reduce_rows(bucket)
-        if self.plan is not None:
-            for unit in self.plan.completes[number]:
-                self._reduce(unit, self.plan)
+        if self.clip is None:
+            self._reduce_completed(number)
         if bucket.last:
             self._finish()
 
@@ -89,7 +89,18 @@ class BackwardPass:
             and bucket.last == (number + 1 == len(plan.buckets))
         )
 
+    def _reduce_completed(self, number: int) -> None:
+        if self.buckets[number].rows:
+            self._reduce_rows(self.buckets[number])
+        if self.plan is not None:
+            for unit in self.plan.completes[number]:
+                self._reduce(unit, self.plan)
+
     def _finish(self) -> None:
+        if self.clip is not None:
+            clip_(self._gradient(), self.clip, self.scale)
+            for number in range(len(self.buckets)):
+                self._reduce_completed(number)
         if self.plan is None:
             self.plan = self.choose([bucket.names for bucket in self.buckets])
             for unit in range(len(self.plan.spans)):
@@ -100,6 +111,13 @@ class BackwardPass:
             self._fill_nonfinite()
         for unit, mean in self.means.items():
             self.reducer.settle(mean, self.units.states[unit])
+
+    def _gradient(self) -> list[Tensor]:
+        """This rank's gradient: all buckets, and of sparse ones the summed rows."""
+        for bucket in self.buckets:
+            if bucket.rows:
+                bucket.buffer = bucket.buffer.coalesce()
+        return [b.buffer.values() if b.rows else b.buffer for b in self.buckets]
 
     def _reduce(self, unit: int, plan: BucketPlan) -> None:
         if not self.finite:

@@ -24,6 +24,7 @@ from thinwire.errors import AgreementError, ConfigError
 from thinwire.groups import Counted
 from thinwire.groups.torch import TorchGroup
 from thinwire.hooks import agreement, checkpoint
+from thinwire.hooks.clipping import checked_clip
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.inspection import (
     check_model,
@@ -75,6 +76,7 @@ class DDPState:
         grad_scaler: Scaler | None = None,
         process_group: dist.ProcessGroup | None = None,
         timeout: float | None = None,
+        clip: float | None = None,
     ) -> None:
         parent = process_group or model.process_group
         try:
@@ -82,6 +84,7 @@ class DDPState:
             if scope not in get_args(Scope):
                 raise ConfigError(f"scope is {scope!r}: choose 'bucket' or 'model'")
             reducer.collective.check(parent.size())
+            clip = checked_clip(clip)
         except ConfigError as problem:
             raise_everywhere(problem, model, parent)
         self._scope = scope
@@ -92,15 +95,22 @@ class DDPState:
         scaled = grad_scaler is not None
         settings = settings_of(model, reducer, scope, sparse, scaled=scaled)
         group = TorchGroup(parent, timeout=timeout, device=device)
-        agreement.compare_settings(group, settings, device)
+        agreement.compare_settings(group, {**settings, "clip": clip}, device)
         self._transport = TorchGroup.own(parent, timeout=timeout, device=device)
         self._group = Counted(self._transport)
         self._engine = self._new_engine(model, SparseGradients(sparse, reducer.seed))
-        rows = bool(sparse_names(model.module))
-        self._plain = PlainAllReduce(self._transport, self._engine, rows=rows)
+        self._plain = PlainAllReduce(
+            self._transport,
+            self._engine,
+            allowed=clip is None and not sparse_names(model.module),
+        )
         names = {id(p): name for name, p in model.module.named_parameters()}
         self._passes = Passes(
-            self._engine, self._plain, names, check=self._compare_checkpoints
+            self._engine,
+            self._plain,
+            names,
+            check=self._compare_checkpoints,
+            clip=clip,
         )
         self._compared = False
         # The pass after which nothing was left in any residual.

@@ -67,9 +67,16 @@ class Engine:
         self._plan: BucketPlan | None = None
         self._pass: BackwardPass | None = None
 
-    def begin(self, reducer: Pipeline, scale: float, *, plain: bool = False) -> None:
+    def begin(
+        self,
+        reducer: Pipeline,
+        scale: float,
+        *,
+        plain: bool = False,
+        clip: float | None = None,
+    ) -> None:
         """Start a backward pass, whose buckets follow."""
-        self._thread.submit(lambda: self._open(reducer, scale, plain=plain))
+        self._thread.submit(lambda: self._open(reducer, scale, plain=plain, clip=clip))
 
     def take(self, bucket: PendingBucket, *, raises: bool) -> None:
         """Reduce a bucket after those before it, and complete its future.
@@ -130,7 +137,9 @@ class Engine:
         self.passes = passes
         self._plan = None
 
-    def _open(self, reducer: Pipeline, scale: float, *, plain: bool) -> None:
+    def _open(
+        self, reducer: Pipeline, scale: float, *, plain: bool, clip: float | None
+    ) -> None:
         self.error = None
         unsettled = not self.units.settled and self.passes >= SETTLE_AT
         self._pass = BackwardPass(
@@ -143,6 +152,7 @@ class Engine:
             scale=scale,
             per_name=self._per_name,
             plain=plain,
+            clip=clip,
         )
         self.inconsistent = InterruptedError("a backward pass did not finish")
 

@@ -48,3 +48,5 @@ class Options(MethodOptions, total=False):
     on_nonfinite: OnNonfinite
     seed: int
     sparse: str | RowCollective
+    clip: float | None
+    warn: bool

@@ -34,12 +34,15 @@ class Passes:
         engine: Engine,
         plain: PlainAllReduce,
         names: Mapping[int, str],
+        *,
         check: Callable[[], None],
+        clip: float | None = None,
     ) -> None:
         self._engine = engine
         self._plain = plain
         self._names = names
         self._check = check
+        self._clip = clip
         self._bucket_names: dict[tuple[int, ...], Names] = {}
         self._reduce: Reduce = self._leave_unreduced
         # Errors are raised when backward ends, or at once if it is not running.
@@ -85,7 +88,7 @@ class Passes:
         codec = reducer.codec
         if codec is not None:
             reducer = replace(reducer, codec=Timed(codec, self._engine.stopwatch))
-        self._engine.begin(reducer, scale, plain=plain)
+        self._engine.begin(reducer, scale, plain=plain, clip=self._clip)
         return lambda bucket: self._engine.take(bucket, raises=not self._in_backward)
 
     def _leave_unreduced(self, bucket: PendingBucket) -> None:

@@ -15,12 +15,16 @@ from thinwire.reducers.mean import begin_mean_
 
 
 class PlainAllReduce:
-    """Reduces buckets on the autograd thread, while the engine runs no pass."""
+    """Reduces buckets on the autograd thread, while the engine runs no pass.
 
-    def __init__(self, transport: TorchGroup, engine: Engine, *, rows: bool) -> None:
+    It is not `allowed` where every pass needs the engine: for sparse gradients, and to
+    clip.
+    """
+
+    def __init__(self, transport: TorchGroup, engine: Engine, *, allowed: bool) -> None:
         self._transport = transport
         self._engine = engine
-        self._rows = rows
+        self._allowed = allowed
         self.traffic = Traffic()
 
     def fits(self, reducer: Pipeline) -> bool:
@@ -29,11 +33,11 @@ class PlainAllReduce:
         if not units.has_states:
             return self.always_fits(reducer)
         plain = units.settled and all(map(reducer.plain, units.states))
-        return plain and not self._rows
+        return plain and self._allowed
 
     def always_fits(self, reducer: Pipeline) -> bool:
         """Whether it may replace every pass, as long as no unit has a state."""
-        return reducer.plain() and not self._rows
+        return reducer.plain() and self._allowed
 
     def timed(self, reducer: Pipeline) -> bool:
         """Whether a unit of the next pass is timed, so that the engine must run it."""
