@@ -71,8 +71,9 @@ class Processes:
         self._passes += 1
         return loss.detach()
 
-    def average(self, figure: float) -> float:
-        return float(sum(_gathered(figure)) / self.ranks)
+    def averages(self, figures: list[float]) -> list[float]:
+        held = zip(*_gathered(figures), strict=True)
+        return [float(sum(each) / self.ranks) for each in held]
 
     def agree(self, opinion: bool) -> bool:  # noqa: FBT001
         return bool(_from_leader(opinion))

@@ -186,10 +186,11 @@ class _Training:
         density = self.spec.reduction.density
         workers.set_density(self.task.recipe.density(epoch, density))
         before = workers.health_record()
-        loss = workers.average(self._steps(epoch) / workers.steps)
+        losses = workers.averages(self._steps(epoch))
         after = workers.health_record()
         sent = [b - a for a, b in zip(before.sent, after.sent, strict=True)]
-        history.loss.append(loss)
+        history.loss.append(sum(losses) / len(losses))
+        history.step_loss += [float(f"{loss:.4g}") for loss in losses]
         history.bytes_per_step.append(sum(sent) / len(sent) / workers.steps)
         history.busiest_bytes_per_step.append(max(sent) / workers.steps)
         rounds = after.rounds - before.rounds
@@ -202,22 +203,23 @@ class _Training:
         history.metric.append(workers.evaluate())
         history.seconds.append(time.perf_counter() - began)
 
-    def _steps(self, epoch: int) -> float:
-        """Every step of an epoch; the sum of their losses."""
+    def _steps(self, epoch: int) -> list[float]:
+        """Every step of an epoch; their losses."""
         recipe, workers = self.task.recipe, self.workers
         trained = [p for p in workers.model.parameters() if p.requires_grad]
         clip = self.spec.reduction.clip(recipe)
-        losses = torch.zeros((), device=trained[0].device)
+        losses = []
         for step in range(workers.steps):
             number = epoch * workers.steps + step
             for group in self.optimizer.param_groups:
                 group["lr"] = recipe.rate(number, workers.steps)
-            losses += workers.backward(epoch, step)
+            losses.append(workers.backward(epoch, step))
             if clip is not None:
                 nn.utils.clip_grad_norm_(trained, clip)
             self.optimizer.step()
             self.log.step(number + 1)
-        return losses.item()
+        found: list[float] = torch.stack(losses).tolist()  # one wait for the device
+        return found
 
 
 def _is_over(history: History, limits: Limits) -> bool:

@@ -85,8 +85,8 @@ class Virtual:
             named[name].grad = mean
         return losses.mean()
 
-    def average(self, figure: float) -> float:
-        return figure
+    def averages(self, figures: list[float]) -> list[float]:
+        return figures
 
     def agree(self, opinion: bool) -> bool:  # noqa: FBT001
         return opinion
