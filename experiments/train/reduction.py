@@ -69,7 +69,7 @@ class Reduction:
         """The recipe's optimizer, without the momentum that the feedback applies."""
         trained = [p for p in model.parameters() if p.requires_grad]
         if not self._has_momentum(recipe):
-            return recipe.optimizer_of(trained)
+            return recipe.optimizer_of(trained, waits=self._waits(recipe))
         # Weight decay is the optimizer's and has no momentum now: as strong as before.
         decay = recipe.weight_decay / (1.0 - recipe.momentum)
         return replace(recipe, weight_decay=decay).optimizer_of(trained, momentum=0.0)
@@ -95,6 +95,11 @@ class Reduction:
                 f"an option of powersgd that cannot be read: {error}; it has rank and "
                 "dense, which are numbers"
             ) from error
+
+    def _waits(self, recipe: Recipe) -> bool:
+        """Whether entries of a gradient wait in residuals until they are sent."""
+        reducer = self.reducer(recipe, 1, 0)
+        return isinstance(reducer, Pipeline) and reducer.collective.density is not None
 
     def _has_momentum(self, recipe: Recipe) -> bool:
         return self.feedback == "momentum" and recipe.momentum > 0.0
