@@ -104,7 +104,8 @@ def virtual(
         reducer=spec.reduction.reducer(task.recipe, spec.workers, spec.seed),
         sparse=spec.reduction.rows(),
     )
-    return workers, spec.reduction.optimizer(task.recipe, workers.model)
+    own = workers.own_optimizer(task.recipe)
+    return workers, own or spec.reduction.optimizer(task.recipe, workers.model)
 
 
 def run_processes(
