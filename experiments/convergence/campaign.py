@@ -35,6 +35,7 @@ class Campaign:
     results: Path
     write: Callable[[Path, Sequence[Run], Sequence[dict[str, Any]]], None]
     stages: Sequence[int] = (1, 2, 3)
+    dropped: Sequence[str] = ("checksum", "seconds", "step_loss")  # of histories
 
 
 def chosen(campaign: Campaign, arguments: argparse.Namespace) -> list[Run]:
@@ -53,10 +54,20 @@ def chosen(campaign: Campaign, arguments: argparse.Namespace) -> list[Run]:
     ]
 
 
+def with_needed(
+    runs: list[Run], campaign: Campaign, arguments: argparse.Namespace
+) -> list[Run]:
+    """These runs, after those that leave what they need and is not there."""
+    files = {run.needs for run in runs if run.needs} - {run.leaves for run in runs}
+    missing = {name for name in files if not (arguments.data / name).exists()}
+    every = campaign.matrix(arguments.recipes)
+    return [run for run in every if run.leaves in missing] + runs
+
+
 def work(campaign: Campaign, arguments: argparse.Namespace) -> None:
     """Start runs as others end, until the time is up."""
     deadline = time.monotonic() + 60 * arguments.minutes
-    waiting = chosen(campaign, arguments)
+    waiting = with_needed(chosen(campaign, arguments), campaign, arguments)
     _ready(arguments)
     environment = _environment(arguments)
     running: dict[str, subprocess.Popen] = {}
@@ -64,7 +75,9 @@ def work(campaign: Campaign, arguments: argparse.Namespace) -> None:
     while (waiting or running) and time.monotonic() < deadline + 30:
         left = deadline - time.monotonic()
         while waiting and len(running) < arguments.at_once and left > _START_SECONDS:
-            run = waiting.pop(0)
+            run = _next(waiting, running, arguments.data)
+            if run is None:
+                break
             job = _job(run, campaign, arguments, seconds=left - 10)
             running[run.name] = _start(run, arguments, job, environment)
             time.sleep(arguments.stagger)
@@ -80,6 +93,15 @@ def work(campaign: Campaign, arguments: argparse.Namespace) -> None:
         print(f"killed: {_last_line(arguments.work / name)}", flush=True)
     if arguments.out:
         _hand_over(arguments.work, arguments.out)
+
+
+def _next(waiting: list[Run], running: Mapping[str, object], data: Path) -> Run | None:
+    """The first run that has what it needs; None where that is still to come."""
+    for run in waiting:
+        if not run.needs or (data / run.needs).exists() or not running:
+            waiting.remove(run)
+            return run
+    return None
 
 
 def _ready(arguments: argparse.Namespace) -> None:
@@ -105,6 +127,7 @@ def _job(
         "capture": not arguments.eager,
         "verify": False,
         "probe": arguments.probe,
+        "model": str(arguments.data / run.leaves) if run.leaves else None,
     }
 
 
@@ -183,18 +206,18 @@ def _last_line(path: Path) -> str:
     return f"{path.name}: {lines[-1] if lines else 'nothing said'}"
 
 
-def merge(source: Path, results: Path) -> None:
+def merge(source: Path, campaign: Campaign) -> None:
     """Append results that are not there yet."""
+    results = campaign.results
     known = {result["key"] for result in read(results)}
     for result in read(source):
         if result["key"] not in known:
             known.add(result["key"])
-            append(results, compacted(result))
+            append(results, compacted(result, campaign.dropped))
 
 
-def compacted(result: dict) -> dict:
-    """A result without the checksums and seconds of every epoch."""
-    dropped = {"checksum", "seconds"}
+def compacted(result: dict, dropped: Sequence[str]) -> dict:
+    """A result without these lists, which have an entry for every epoch or step."""
     history = {k: v for k, v in result["history"].items() if k not in dropped}
     return rounded({**result, "history": history}, digits=9)
 
@@ -235,7 +258,7 @@ def main(campaign: Campaign) -> None:
     """Do what the command line asks for."""
     arguments = _arguments(campaign)
     if arguments.merge:
-        merge(arguments.merge, campaign.results)
+        merge(arguments.merge, campaign)
     elif arguments.write:
         runs = campaign.matrix(arguments.recipes)
         campaign.write(arguments.write, runs, list(read(campaign.results)))

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,10 +99,15 @@ class RunCheckpoint:
             "history": asdict(history),
         }
         if self._workers.leads:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            beside = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-            torch.save(held, beside)
-            beside.replace(self._path)
+            written(held, self._path)
+
+
+def written(held: Mapping[str, Any], path: Path) -> None:
+    """Write a file of tensors: whole, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    torch.save(held, beside)
+    beside.replace(path)
 
 
 def _loaded(path: Path) -> dict[str, Any]:

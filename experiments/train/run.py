@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from experiments.tasks.base import Recipe, Task
-from experiments.train.checkpoint import History, RunCheckpoint
+from experiments.train.checkpoint import History, RunCheckpoint, written
 from experiments.train.processes import Processes, dense_bytes
 from experiments.train.ranks import Place, Way
 from experiments.train.reduction import is_plain
@@ -70,9 +70,13 @@ class Silent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The checkpoint of a run, and when it must stop (`time.monotonic`)."""
+    """The checkpoint of a run, and when it must stop (`time.monotonic`).
+
+    The parameters of a finished run are written to `model`.
+    """
 
     checkpoint: Path | None = None
+    model: Path | None = None
     until: float = float("inf")
     stop_after: int | None = None  # epochs
 
@@ -178,6 +182,8 @@ class _Training:
             self.workers.check_replicas()
             self.log.epoch(history.epochs, history.last())
             saved.save_if_due(history)
+        if limits.model is not None and self.workers.leads:
+            written(self.workers.model.state_dict(), limits.model)
         final = self.workers.final()
         return _result(self.task, self.spec, self.workers, history) | {"final": final}
 
