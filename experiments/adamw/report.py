@@ -7,7 +7,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from experiments.adamw.loop import recorded
 from experiments.adamw.matrix import STAGES
+from experiments.adamw.real import section
 from experiments.adamw.spikes import spikes
 from experiments.adamw.words import BEST, DATA, INTRODUCTION, TITLES
 from experiments.convergence.matrix import Run
@@ -50,7 +52,7 @@ def value(result: Mapping[str, Any]) -> float:
 
 
 def write(path: Path, runs: Sequence[Run], results: Sequence[dict[str, Any]]) -> None:
-    """The page, from the runs that have a result."""
+    """The page: the runs that have a result, and those of real processes."""
     by_key = {result["key"]: result for result in results}
     parts = [INTRODUCTION]
     for task in dict.fromkeys(run.spec.task for run in runs):
@@ -58,6 +60,7 @@ def write(path: Path, runs: Sequence[Run], results: Sequence[dict[str, Any]]) ->
         parts.append(f"## {TITLES[task]}\n")
         parts += _section([run for run in mine if run.spec.key in by_key], by_key)
         parts.append(_missing([run for run in mine if run.spec.key not in by_key]))
+    parts += section(recorded())
     path.write_text(wrapped("\n".join(part for part in parts if part)))
 
 
