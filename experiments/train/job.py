@@ -96,7 +96,7 @@ class Job:
                 run.append(Path(self.results), result)
             if self.checkpoint is not None:
                 Path(self.checkpoint).unlink(missing_ok=True)
-        return f"finished: {result['metric_name']} {result['result']:.2f}"
+        return f"finished: {result['metric_name']} {result['result']:.4f}"
 
     def _timed(self, task: Any, spec: Spec, device: torch.device) -> str:
         """Milliseconds of a step, and of its reduction."""
