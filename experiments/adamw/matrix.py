@@ -1,6 +1,7 @@
 """The runs under AdamW: tasks, methods, learning rates and seeds."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from experiments.convergence.matrix import Run
 from experiments.tasks.gpts import PRETRAINED
@@ -57,13 +58,24 @@ def _runs(task: str, recipe: dict) -> Iterator[Run]:
     if task == GPT:
         yield from _gpt(make)
         return
-    stage = {NANOGPT: 5}.get(task, 2)
     for seed in (0, 1):
-        at = 6 if seed and task != VIT else stage
-        yield make(at, "dense", seed)
-        yield sparse(make, at, "spardl", 1, seed)
         if task == NANOGPT:
-            yield sparse(make, at, "spardl", 2, seed)
+            yield from _nanogpt(make, seed)
+            continue
+        stage = 6 if seed and task != VIT else 2
+        yield make(stage, "dense", seed)
+        yield sparse(make, stage, "spardl", 1, seed)
+
+
+def _nanogpt(make: Make, seed: int) -> Iterator[Run]:
+    """The one recipe that clips: what is delivered late would be cut twice."""
+    stage = 6 if seed else 5
+    yield make(stage, "dense", seed)
+    for percent in (1, 2):
+        run = sparse(make, stage, "spardl", percent, seed, clip_locally=True)
+        yield replace(run, label=f"{run.label}, clipped by each worker")
+    if not seed:
+        yield sparse(make, 6, "spardl", 1)
 
 
 def _gpt(make: Make) -> Iterator[Run]:

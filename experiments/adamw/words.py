@@ -46,6 +46,8 @@ every run that is finished; the second writes this page from those lines.
 - *Peers* are written from their papers. DeMo, SparseLoCo and 1-bit Adam bring their own
   steps. Their values are counted in bfloat16, but for the one bit; SparseLoCo's paper
   cuts values to two bits, which would halve its bytes.
+- *Clipping*, where a recipe has it, is of the mean that is delivered. "Clipped by each
+  worker": every worker's gradient is held to 1/sqrt(P) of the bound before that.
 - *Results* are those of the last evaluation unless the task says otherwise.
 - *Against dense*: the mean over common seeds of the difference to dense training at
   the recipe's learning rate, in percent, accuracies in points. **Bold**: behind by more
