@@ -88,11 +88,21 @@ def _gpt(make: Make) -> Iterator[Run]:
         yield make(3, label, method=method, recipe=_TORCH)
     for label, reduction in _peers().items():
         yield make(3, label, **reduction)
+    yield from _changed(make)
+
+
+def _changed(make: Make) -> Iterator[Run]:
+    """Other learning rates, selections and memories."""
     for rate in _RATES:
         yield make(4, "dense", recipe={"learning_rate": rate})
         yield sparse(make, 4, "spardl", 1, recipe={"learning_rate": rate})
     for method in ("topk", "gtopk"):
         yield sparse(make, 4, method, 1)
+    slow = {"betas": [0.9, 0.99]}  # fewer and larger gradients: a longer memory
+    yield make(4, "dense, beta2 0.99", recipe=slow)
+    for percent in (1, 2):
+        run = sparse(make, 4, "spardl", percent, recipe=slow)
+        yield replace(run, label=f"{run.label}, beta2 0.99")
     for rate in _RATES:
         changes = {**_TORCH, "learning_rate": rate}
         yield make(4, "spardl 1 %, AdamW of torch", method="spardl", recipe=changes)
