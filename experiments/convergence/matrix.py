@@ -24,11 +24,17 @@ FALLING = {
 
 @dataclass(frozen=True)
 class Run:
-    """A line of the matrix."""
+    """A line of the matrix.
+
+    `leaves` is the file beside the data sets that its model is written to, `needs` one
+    that another run leaves.
+    """
 
     stage: int
     label: str
     spec: Spec
+    leaves: str | None = None
+    needs: str | None = None
 
     @property
     def name(self) -> str:

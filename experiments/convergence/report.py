@@ -84,10 +84,10 @@ def write(path: Path, runs: Sequence[Any], results: Sequence[dict[str, Any]]) ->
             parts += [_facts(rows[0].first, len(rows)), DATA[task], _table(rows)]
             parts += [*_remarks(rows), f"![Curves of the first seed]({curves.name})\n"]
         parts.append(_missing([run for run in mine if run.spec.key not in by_key]))
-    path.write_text(_wrapped("\n".join(part for part in parts if part)))
+    path.write_text(wrapped("\n".join(part for part in parts if part)))
 
 
-def _wrapped(page: str) -> str:
+def wrapped(page: str) -> str:
     """Prose of at most 100 columns; tables, code and headings as they are."""
     lines: list[str] = []
     for line in page.splitlines():

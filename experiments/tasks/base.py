@@ -12,10 +12,11 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 from torch import Tensor, nn
 
+from experiments.tasks.adamw import AdamW, adamw
 from thinwire.errors import ConfigError
 
 Schedule = Literal["constant", "cosine", "linear", "steps"]
-Optimizer = Literal["sgd", "adagrad"]
+Optimizer = Literal["sgd", "adagrad", "adamw", "torch-adamw"]
 Batch = tuple[Tensor, ...]
 Carry = Any  # detached tensors, however nested, or None
 
@@ -27,9 +28,15 @@ class Recipe:
     """How a task is trained: by default by SGD, without extras.
 
     `batch` is a worker's. The learning rate rises in a straight line for
-    `warmup_epochs`, then falls: to 0 ("cosine", "linear"), by 10 at every milestone
-    ("steps", as fractions of all epochs) or not at all. `densities` are in force in the
-    first epochs, one each. `clip` bounds the norm of the reduced gradient.
+    `warmup_epochs`, or for `warmup_steps`, then falls: to `final` of what it was
+    ("cosine", "linear"), by 10 at every milestone ("steps", as fractions of all epochs)
+    or not at all. `densities` are in force in the first epochs, one each. `clip` bounds
+    the norm of the reduced gradient. `epoch_steps` is the length of an epoch for tasks
+    that draw their examples at random.
+
+    "adamw" is the AdamW that fits the method: thinwire's where entries wait in a
+    residual, torch's where they do not. "torch-adamw" is always torch's. Both decay
+    matrices only.
 
     >>> recipe = Recipe(epochs=4, batch=8, learning_rate=0.1, schedule="linear",
     ...     warmup_epochs=1, densities=(0.25, 0.06))
@@ -49,6 +56,11 @@ class Recipe:
     schedule: Schedule = "constant"
     milestones: tuple[float, ...] = ()
     warmup_epochs: float = 0.0
+    warmup_steps: int = 0
+    final: float = 0.0
+    epoch_steps: int | None = None
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
     densities: tuple[float, ...] = ()
     optimizer: Optimizer = "sgd"
 
@@ -62,8 +74,9 @@ class Recipe:
             raise ConfigError(f"clip is {self.clip}: give a norm above 0, or None")
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"momentum is {self.momentum}: choose 0 up to below 1")
-        if self.optimizer == "adagrad" and self.momentum:
-            raise ConfigError("Adagrad has no momentum: set momentum to 0")
+        if self.optimizer != "sgd" and self.momentum:
+            name = "AdamW" if self.has_adamw else "Adagrad"
+            raise ConfigError(f"{name} has no momentum: set momentum to 0")
         for density in self.densities:
             if not 0 < density <= 1:
                 raise ConfigError(
@@ -77,10 +90,29 @@ class Recipe:
                 raise ConfigError(
                     f"{name} is {chosen!r}: choose from {', '.join(known)}"
                 )
-        for name in ("weight_decay", "warmup_epochs"):
+        for name in ("weight_decay", "warmup_epochs", "warmup_steps"):
             value = getattr(self, name)
             if not value >= 0:
                 raise ConfigError(f"{name} is {value}: give 0 or more")
+        self._check_adamw()
+
+    def _check_adamw(self) -> None:
+        if self.warmup_epochs and self.warmup_steps:
+            raise ConfigError("give warmup_epochs or warmup_steps, not both")
+        if self.epoch_steps is not None and self.epoch_steps < 1:
+            raise ConfigError(f"epoch_steps is {self.epoch_steps}: give 1 or more")
+        if not 0 <= self.final <= 1:
+            raise ConfigError(f"final is {self.final}: give a fraction from 0 to 1")
+        if not all(0 <= beta < 1 for beta in self.betas) or not self.eps > 0:
+            raise ConfigError(
+                f"betas are {self.betas} and eps is {self.eps}: give betas from 0 up "
+                "to below 1, and an eps above 0"
+            )
+
+    @property
+    def has_adamw(self) -> bool:
+        """Whether parameters are stepped by AdamW, whosever it is."""
+        return self.optimizer in ("adamw", "torch-adamw")
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of a step, counted from the start; `steps` make an epoch.
@@ -88,12 +120,12 @@ class Recipe:
         Taken in the middle of the step, so that it is never 0.
         """
         done = (step + 0.5) / steps
-        if done < self.warmup_epochs:
-            return self.learning_rate * done / self.warmup_epochs
-        rest = max(self.epochs - self.warmup_epochs, 1e-9)
-        return self.learning_rate * self._decay(
-            min((done - self.warmup_epochs) / rest, 1.0), done / self.epochs
-        )
+        warmup = self.warmup_epochs + self.warmup_steps / steps
+        if done < warmup:
+            return self.learning_rate * done / warmup
+        rest = max(self.epochs - warmup, 1e-9)
+        decay = self._decay(min((done - warmup) / rest, 1.0), done / self.epochs)
+        return self.learning_rate * (self.final + (1 - self.final) * decay)
 
     def _decay(self, since_warmup: float, of_all: float) -> float:
         if self.schedule == "cosine":
@@ -111,9 +143,22 @@ class Recipe:
         return then
 
     def optimizer_of(
-        self, parameters: Iterable[nn.Parameter], *, momentum: float | None = None
+        self,
+        parameters: Iterable[nn.Parameter],
+        *,
+        momentum: float | None = None,
+        waits: bool = False,
     ) -> torch.optim.Optimizer:
-        """The optimizer; `momentum` replaces the recipe's (0: the feedback has it)."""
+        """The optimizer; `momentum` replaces the recipe's (0: the feedback has it).
+
+        `waits` says that entries of the gradient wait in a residual.
+        """
+        if self.has_adamw:
+            settings = AdamW(
+                self.learning_rate, self.betas, self.eps, self.weight_decay
+            )
+            waits = waits and self.optimizer == "adamw"
+            return adamw(parameters, settings, waits=waits)
         if self.optimizer == "adagrad":
             checks: Any = torch.sparse.check_sparse_tensor_invariants
             if not checks.is_enabled():

@@ -14,11 +14,13 @@ from experiments.tasks import cifar10, idx, ratings, wikitext
 from experiments.tasks.base import Recipe, Task
 from experiments.tasks.characters import CharacterTask
 from experiments.tasks.files import Source
+from experiments.tasks.gpts import GPTS
 from experiments.tasks.images import ImageTask
 from experiments.tasks.language import LanguageTask
 from experiments.tasks.lstm import WordLSTM
 from experiments.tasks.recommendation import RecommendationTask
 from experiments.tasks.transformer import WordTransformer
+from experiments.tasks.vit import ViT
 from thinwire.errors import ConfigError
 from thinwire.tools.demo.model import Shape
 from thinwire.tools.models import VGG16, ResNet20
@@ -54,6 +56,26 @@ _TRANSFORMER = Recipe(
     schedule="cosine",
     warmup_epochs=1,
 )
+_TRANSFORMER_ADAMW = Recipe(
+    epochs=6,
+    batch=8,
+    learning_rate=1e-3,
+    optimizer="adamw",
+    weight_decay=0.1,
+    schedule="cosine",
+    final=0.1,
+    warmup_epochs=0.3,
+)
+_VIT = Recipe(
+    epochs=25,
+    batch=64,
+    learning_rate=1e-3,
+    optimizer="adamw",
+    weight_decay=0.05,
+    schedule="cosine",
+    warmup_epochs=1.25,
+)
+_SMOOTHING = 0.1  # of labels, for the vision transformer
 _NCF = Recipe(
     epochs=8, batch=256, learning_rate=0.03, schedule="linear", optimizer="adagrad"
 )
@@ -70,11 +92,15 @@ class Entry:
 
 
 def _images(
-    network: Callable[..., Any], recipe: Recipe, *, channels: int
+    network: Callable[..., Any],
+    recipe: Recipe,
+    *,
+    channels: int,
+    smoothing: float = 0.0,
 ) -> Callable[[str, Path, bool], Task]:
     load = cifar10.load if channels > 1 else idx.load
     return lambda name, path, verify: ImageTask(
-        name, recipe, path, verify, load, lambda: network(channels)
+        name, recipe, path, verify, load, lambda: network(channels), smoothing
     )
 
 
@@ -118,6 +144,21 @@ TASKS: dict[str, Entry] = {
             lambda size: WordTransformer(size, _WORDS), _TRANSFORMER, _WORDS.context
         ),
     ),
+    "transformer-wikitext2-adamw": Entry(
+        "the same, trained by AdamW",
+        wikitext.SOURCE,
+        _words(
+            lambda size: WordTransformer(size, _WORDS),
+            _TRANSFORMER_ADAMW,
+            _WORDS.context,
+        ),
+    ),
+    "vit-cifar10": Entry(
+        "small vision transformer on CIFAR-10",
+        cifar10.SOURCE,
+        _images(ViT, _VIT, channels=3, smoothing=_SMOOTHING),
+    ),
+    **{name: Entry(*entry) for name, entry in GPTS.items()},
     "ncf-ratings": Entry(
         "neural collaborative filtering with sparse embeddings on film ratings",
         ratings.SOURCE,

@@ -58,8 +58,11 @@ class _Drawn:
 class ImageData:
     """Images to classify: `Data` of a task whose metric is the accuracy in percent."""
 
-    def __init__(self, train: Labelled, test: Labelled, batch: int) -> None:
+    def __init__(
+        self, train: Labelled, test: Labelled, batch: int, *, smoothing: float = 0.0
+    ) -> None:
         self.labels, self.test, self._batch = train.labels, test, batch
+        self._smoothing = smoothing
         side = train.images.shape[-1]
         self._padded = functional.pad(train.images, [_PADDING] * 4)
         self._channels = torch.arange(train.images.shape[1], device=self.device)
@@ -97,7 +100,10 @@ class ImageData:
         self, model: nn.Module, batch: Batch, carry: Carry
     ) -> tuple[Tensor, Carry]:
         images, labels = batch
-        return functional.cross_entropy(model(images), labels), carry
+        loss = functional.cross_entropy(
+            model(images), labels, label_smoothing=self._smoothing
+        )
+        return loss, carry
 
     def evaluate(self, model: nn.Module) -> float:
         right = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -156,6 +162,7 @@ class ImageTask:
     verify: bool
     load: Loader
     network: Callable[[], nn.Module]
+    smoothing: float = 0.0  # of labels
 
     metric = "accuracy, %"
     higher_is_better = True
@@ -165,5 +172,7 @@ class ImageTask:
 
     def data(self, device: torch.device) -> ImageData:
         return ImageData(
-            *self.load(self.path, device, verify=self.verify), self.recipe.batch
+            *self.load(self.path, device, verify=self.verify),
+            self.recipe.batch,
+            smoothing=self.smoothing,
         )

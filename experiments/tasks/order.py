@@ -17,17 +17,18 @@ def generator_of(seed: int, epoch: int) -> torch.Generator:
 
 
 class PerEpoch(Generic[Drawn]):
-    """A function's result for the last epoch it was called with."""
+    """A function's result for the last epoch, and other numbers, it was called with."""
 
-    def __init__(self, draw: Callable[[torch.Generator], Drawn]) -> None:
+    def __init__(self, draw: Callable[..., Drawn]) -> None:
         self._draw = draw
-        self._kept: tuple[tuple[int, int], Drawn] | None = None
+        self._kept: tuple[tuple[int, ...], Drawn] | None = None
         self._lock = threading.Lock()  # virtual workers may be threads
 
-    def __call__(self, seed: int, epoch: int) -> Drawn:
+    def __call__(self, seed: int, epoch: int, *more: int) -> Drawn:
+        place = (seed, epoch, *more)
         with self._lock:
-            if self._kept is None or self._kept[0] != (seed, epoch):
-                self._kept = (seed, epoch), self._draw(generator_of(seed, epoch))
+            if self._kept is None or self._kept[0] != place:
+                self._kept = place, self._draw(generator_of(seed, epoch), *more)
             return self._kept[1]
 
 

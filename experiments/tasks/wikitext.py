@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from experiments.tasks.files import Files, Source
+from experiments.tasks.windows import Text
 from thinwire.errors import ConfigError
 
 SOURCE = Source(
@@ -57,6 +58,16 @@ def load(path: Path, *, verify: bool = True, most: int | None = None) -> Words:
     return Words(**parts, vocabulary=len(numbers))
 
 
+def load_bytes(path: Path, verify: bool = True) -> Text:  # noqa: FBT001, FBT002
+    """The bytes of the first two files: to train on, and held out."""
+    files = Files(path, SOURCE, verify)
+    train, valid = (
+        torch.frombuffer(bytearray(files.read(_named(files, part))), dtype=torch.uint8)
+        for part in _PARTS[:2]
+    )
+    return Text(train, valid)
+
+
 def _frequent(words: Sequence[str], most: int) -> dict[str, int]:
     """The most frequent words, the first ones first where they are as frequent."""
     counts = Counter(word for word in words if word != _UNKNOWN)
@@ -70,7 +81,7 @@ def _numbered(words: Sequence[str], numbers: Mapping[str, int]) -> Tensor:
 
 
 def _words(files: Files, part: str) -> list[str]:
-    name = files.find(f"{part}.txt", f"wiki.{part}.tokens") or f"{part}.txt"
+    name = _named(files, part)
     try:
         text = files.read(name).decode()
     except UnicodeDecodeError as problem:
@@ -80,3 +91,7 @@ def _words(files: Files, part: str) -> list[str]:
     # Not splitlines: it would also split at characters that occur within lines.
     lines = text.removesuffix("\n").split("\n")
     return [word for line in lines for word in (*line.split(), _END)]
+
+
+def _named(files: Files, part: str) -> str:
+    return files.find(f"{part}.txt", f"wiki.{part}.tokens") or f"{part}.txt"

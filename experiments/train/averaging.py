@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from experiments.train.powersgd import LowRank, PowerSGD
-from experiments.train.replicas import Replicas
+from experiments.peers.base import RowMethod
 from experiments.train.workers import HealthRecord
 from thinwire.cost import ring_all_reduce
 
@@ -15,19 +14,15 @@ Result = TypeVar("Result")
 
 
 class Averaging:
-    """Methods that work on all rows at once: the dense mean, and PowerSGD."""
+    """Methods that work on all rows at once: the dense mean, PowerSGD, and peers."""
 
     where = "as one matrix"
 
-    def __init__(self, replicas: Replicas, method: PowerSGD | None) -> None:
-        self._rows = replicas.rows
-        self._low_rank = (
-            None if method is None else LowRank(method, replicas.layout, replicas.rows)
-        )
-        self._dense = 2 if method is None else method.dense
+    def __init__(self, rows: Tensor, method: RowMethod | None) -> None:
+        self._rows = rows
+        self._method = method
         self._sent = 0.0
         self._rounds = 0.0
-        self._steps = 0
 
     def run(self, body: Callable[[], Result]) -> Result:
         threads = torch.get_num_threads()
@@ -38,14 +33,12 @@ class Averaging:
             torch.set_num_threads(threads)
 
     def reduce_(self, sparse: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
-        self._steps += 1
-        cost = ring_all_reduce(4 * self._rows.shape[1], len(self._rows))
-        if self._low_rank is None:
+        if self._method is None:
             self._rows[0].copy_(self._rows.mean(0))
+            cost = ring_all_reduce(4 * self._rows.shape[1], len(self._rows))
         else:
-            self._low_rank.reduce_(self._rows)
-            if self._steps > self._dense:
-                cost = self._low_rank.cost()
+            self._method.reduce_(self._rows)
+            cost = self._method.cost()
         self._sent += cost.nbytes
         self._rounds += cost.rounds
         return {}
@@ -55,7 +48,7 @@ class Averaging:
 
     def health_record(self) -> HealthRecord:
         ranks = len(self._rows)
-        kept = [0.0] * ranks if self._low_rank is None else self._low_rank.norms()
+        kept = [0.0] * ranks if self._method is None else self._method.norms()
         return HealthRecord((self._sent,) * ranks, tuple(kept), self._rounds)
 
     def check(self) -> None:
@@ -64,11 +57,10 @@ class Averaging:
     def state_dict(self) -> Any:
         return {
             "sent": self._sent,
-            "steps": self._steps,
-            "low_rank": None if self._low_rank is None else self._low_rank.state_dict(),
+            "method": None if self._method is None else self._method.state_dict(),
         }
 
     def load_state_dict(self, state: Any) -> None:
-        self._sent, self._steps = float(state["sent"]), int(state["steps"])
-        if self._low_rank is not None:
-            self._low_rank.load_state_dict(state["low_rank"])
+        self._sent = float(state["sent"])
+        if self._method is not None:
+            self._method.load_state_dict(state["method"])

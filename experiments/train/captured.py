@@ -39,9 +39,8 @@ class Captured:
         self, batches: Sequence[Batch], carries: Sequence[Carry] | None
     ) -> Tensor:
         """Gradients into the rows; the losses. None goes on from the last carries."""
-        for mine, theirs in zip(self._batches, batches, strict=True):
-            for room, tensor in zip(mine, theirs, strict=True):
-                room.copy_(tensor)
+        rooms = [room for batch in self._batches for room in batch]
+        torch._foreach_copy_(rooms, [tensor for batch in batches for tensor in batch])
         if carries is not None:
             _copy_tree(self._carries, carries)
         self._graph.replay()

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ _SAVE_EVERY = 60.0  # seconds between checkpoints
 
 @dataclass(slots=True)
 class History:
-    """The figures at the end of every epoch so far."""
+    """The figures at the end of every epoch so far, and the loss of every step."""
 
     loss: list[float] = field(default_factory=list)
     metric: list[float] = field(default_factory=list)
@@ -30,6 +31,7 @@ class History:
     mean_gradient_norm: list[float | None] = field(default_factory=list)
     checksum: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    step_loss: list[float] = field(default_factory=list)  # to four digits
 
     def __post_init__(self) -> None:
         # Checkpoints of before they were recorded go on without them.
@@ -43,7 +45,7 @@ class History:
 
     def last(self) -> dict[str, float]:
         """The figures of the last epoch that are known, by name."""
-        ends = {name: values[-1] for name, values in asdict(self).items()}
+        ends = {name: held[-1] for name, held in asdict(self).items() if held}
         return {name: float(end) for name, end in ends.items() if end is not None}
 
 
@@ -97,10 +99,15 @@ class RunCheckpoint:
             "history": asdict(history),
         }
         if self._workers.leads:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            beside = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-            torch.save(held, beside)
-            beside.replace(self._path)
+            written(held, self._path)
+
+
+def written(held: Mapping[str, Any], path: Path) -> None:
+    """Write a file of tensors: whole, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    torch.save(held, beside)
+    beside.replace(path)
 
 
 def _loaded(path: Path) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class Job:
     """A run, where its data is, and where its result goes.
 
     `seconds` bounds it; what is not finished then is in its checkpoint. `probe` is a
-    number of steps to time instead.
+    number of steps to time instead. `model` is a file for the trained parameters.
     """
 
     spec: Mapping[str, Any]
@@ -46,6 +46,7 @@ class Job:
     capture: bool = True
     verify: bool = True
     probe: int = 0
+    model: str | None = None
 
     @classmethod
     def read(cls, path: Path) -> "Job":
@@ -66,6 +67,7 @@ class Job:
         limits = run.Limits(
             checkpoint=None if self.checkpoint is None else Path(self.checkpoint),
             until=began + self.seconds,
+            model=None if self.model is None else Path(self.model),
         )
         log = Lines()
         if self.probe:
@@ -94,7 +96,7 @@ class Job:
                 run.append(Path(self.results), result)
             if self.checkpoint is not None:
                 Path(self.checkpoint).unlink(missing_ok=True)
-        return f"finished: {result['metric_name']} {result['result']:.2f}"
+        return f"finished: {result['metric_name']} {result['result']:.4f}"
 
     def _timed(self, task: Any, spec: Spec, device: torch.device) -> str:
         """Milliseconds of a step, and of its reduction."""

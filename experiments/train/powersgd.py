@@ -71,7 +71,9 @@ class LowRank:
         rows[0].copy_(mean)
 
     def cost(self) -> Cost:
-        """What a worker sends in a step after the dense ones."""
+        """What a worker sent in the last step."""
+        if self._step <= self._method.dense:
+            return ring_all_reduce(4 * self._layout.size, self._ranks)
         return cost_of(self._method, self._layout, self._ranks)
 
     def norms(self) -> list[float]:

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from experiments.tasks.base import Carry, Data
 from experiments.train.powersgd import PowerSGD, cost_of
+from experiments.train.reduction import Reducer, is_peer
 from experiments.train.replicas import seed_of
 from experiments.train.workers import HealthRecord, checksum
 from thinwire.collectives import RowCollective
@@ -20,7 +21,6 @@ from thinwire.cost import ring_all_reduce
 from thinwire.errors import AgreementError, ConfigError
 from thinwire.hooks.ddp import DDPState, hook
 from thinwire.layout import Layout
-from thinwire.reducers import Pipeline
 
 
 class Processes:
@@ -31,10 +31,12 @@ class Processes:
         model: nn.Module,
         data: Data,
         *,
-        reducer: Pipeline | PowerSGD,
+        reducer: Reducer,
         sparse: RowCollective,
         seed: int = 0,
     ) -> None:
+        if is_peer(reducer):
+            raise ConfigError("peers are compared with virtual workers only")
         self.model = model
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.leads = self.rank == 0
@@ -71,8 +73,9 @@ class Processes:
         self._passes += 1
         return loss.detach()
 
-    def average(self, figure: float) -> float:
-        return float(sum(_gathered(figure)) / self.ranks)
+    def averages(self, figures: list[float]) -> list[float]:
+        held = zip(*_gathered(figures), strict=True)
+        return [float(sum(each) / self.ranks) for each in held]
 
     def agree(self, opinion: bool) -> bool:  # noqa: FBT001
         return bool(_from_leader(opinion))

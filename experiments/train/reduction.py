@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from typing_extensions import TypeIs
 
+from experiments.peers.base import Peer
+from experiments.peers.catalog import PEERS, peer
 from experiments.tasks.base import Recipe
 from experiments.train.clipping import Clipped
 from experiments.train.powersgd import PowerSGD
@@ -18,8 +21,10 @@ from thinwire.errors import ConfigError
 from thinwire.feedback import Feedback, Forget, Momentum, Residual
 from thinwire.reducers import Pipeline
 
-COMPARED = ("powersgd", "gtopk-published")
+COMPARED = ("powersgd", "gtopk-published", *PEERS)
 """Methods that only training knows, to compare with."""
+
+Reducer = Pipeline | PowerSGD | Peer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +32,8 @@ class Reduction:
     """A method by name and its options, as `thinwire.attach` takes them.
 
     Besides its methods there are those to compare with: "powersgd" (options `rank`,
-    `dense`) and "gtopk-published", whose residual rule loses gradient. With
+    `dense`), "gtopk-published", whose residual rule loses gradient, and the peers,
+    whose options are their fields and whose optimizers are their own. With
     `clip_locally`, the recipe's clipping is done by every rank before it remembers.
     """
 
@@ -39,10 +45,14 @@ class Reduction:
     clip_locally: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def reducer(self, recipe: Recipe, ranks: int, seed: int) -> Pipeline | PowerSGD:
+    def reducer(self, recipe: Recipe, ranks: int, seed: int) -> Reducer:
         """What reduces gradients; `ConfigError` for what does not exist."""
+        if self.method == "powersgd" or self.method in PEERS:
+            self._check_unset()
         if self.method == "powersgd":
             return self._powersgd(seed)
+        if self.method in PEERS:
+            return peer(self.method, recipe, self.options)
         published = self.method == "gtopk-published"
         if published and self.options:
             raise ConfigError(
@@ -69,7 +79,7 @@ class Reduction:
         """The recipe's optimizer, without the momentum that the feedback applies."""
         trained = [p for p in model.parameters() if p.requires_grad]
         if not self._has_momentum(recipe):
-            return recipe.optimizer_of(trained)
+            return recipe.optimizer_of(trained, waits=self._waits(recipe))
         # Weight decay is the optimizer's and has no momentum now: as strong as before.
         decay = recipe.weight_decay / (1.0 - recipe.momentum)
         return replace(recipe, weight_decay=decay).optimizer_of(trained, momentum=0.0)
@@ -78,8 +88,8 @@ class Reduction:
         """The largest norm of a mean gradient."""
         return None if self.clip_locally else recipe.clip
 
-    def _powersgd(self, seed: int) -> PowerSGD:
-        """PowerSGD has an error feedback of its own, and sends no lists."""
+    def _check_unset(self) -> None:
+        """PowerSGD and peers have an error feedback of their own, and no codec."""
         ours = {
             "codec": self.codec is not None,
             "feedback": self.feedback != "residual",
@@ -87,7 +97,9 @@ class Reduction:
         }
         if any(ours.values()):
             named = ", ".join(name for name, is_set in ours.items() if is_set)
-            raise ConfigError(f"powersgd knows no {named}: leave it as it is")
+            raise ConfigError(f"{self.method} knows no {named}: leave it as it is")
+
+    def _powersgd(self, seed: int) -> PowerSGD:
         try:
             return PowerSGD(**{"seed": seed, **self.options})
         except TypeError as error:
@@ -95,6 +107,11 @@ class Reduction:
                 f"an option of powersgd that cannot be read: {error}; it has rank and "
                 "dense, which are numbers"
             ) from error
+
+    def _waits(self, recipe: Recipe) -> bool:
+        """Whether entries of a gradient wait in residuals until they are sent."""
+        reducer = self.reducer(recipe, 1, 0)
+        return isinstance(reducer, Pipeline) and reducer.collective.density is not None
 
     def _has_momentum(self, recipe: Recipe) -> bool:
         return self.feedback == "momentum" and recipe.momentum > 0.0
@@ -109,7 +126,12 @@ class Reduction:
         return Clipped(recipe.clip / sqrt(ranks), then)
 
 
-def is_plain(reducer: Pipeline | PowerSGD) -> bool:
+def is_peer(reducer: Reducer) -> TypeIs[Peer]:
+    """Whether this is one of the methods that are no part of thinwire."""
+    return not isinstance(reducer, Pipeline | PowerSGD)
+
+
+def is_plain(reducer: Reducer) -> bool:
     """Whether all that is done is the library's all-reduce, as in plain DDP."""
     return (
         isinstance(reducer, Pipeline)

@@ -18,11 +18,23 @@ from thinwire.layout import Layout
 
 
 class Replicas:
-    """Workers that compute their gradients from the same weights."""
+    """Workers that compute their gradients from the same weights.
 
-    def __init__(self, model: nn.Module, data: Data, ranks: int) -> None:
+    With `apart`, each computes from weights of its own: a row of `weights`, once the
+    layout is known. The model itself is then none of theirs.
+    """
+
+    def __init__(
+        self, model: nn.Module, data: Data, ranks: int, *, apart: bool = False
+    ) -> None:
         self.data = data
-        self.models = [model, *(sharing(model) for _ in range(ranks - 1))]
+        self.models = (
+            [copy.deepcopy(model) for _ in range(ranks)]
+            if apart
+            else [model, *(sharing(model) for _ in range(ranks - 1))]
+        )
+        self.weights: Tensor | None = None
+        self._apart = apart
         rows = sparse_names(model)
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
         dense = {n: p for n, p in trained.items() if n not in rows}
@@ -33,6 +45,11 @@ class Replicas:
         self._leaves: list[list[nn.Parameter]] = []
         self._views: list[list[Tensor]] = []
         self._buffers = [list(each.buffers()) for each in self.models]
+        if apart and (rows or self._buffers[0]):
+            raise ConfigError(
+                "workers with weights of their own have neither sparse gradients nor "
+                "buffers such as BatchNorm's: choose another task"
+            )
 
     def lie_as(self, order: Sequence[str]) -> None:
         """Lay gradients out in this order of names."""
@@ -43,6 +60,16 @@ class Replicas:
             self._leaves.append([held[name] for name in names])
             views = self.layout.views(row)
             self._views.append([views[name] for name in self.layout.names])
+        if self._apart:
+            self._part()
+
+    def _part(self) -> None:
+        """Move every worker's parameters into its row of weights."""
+        self.weights = torch.zeros_like(self.rows)
+        for model, row in zip(self.models, self.weights, strict=True):
+            held = dict(model.named_parameters())
+            for name, view in self.layout.views(row).items():
+                held[name].data = view.copy_(held[name].detach())
 
     @property
     def _known(self) -> set[str]:

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from experiments.tasks.base import Recipe, Task
-from experiments.train.checkpoint import History, RunCheckpoint
+from experiments.train.checkpoint import History, RunCheckpoint, written
 from experiments.train.processes import Processes, dense_bytes
 from experiments.train.ranks import Place, Way
 from experiments.train.reduction import is_plain
@@ -70,9 +70,13 @@ class Silent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The checkpoint of a run, and when it must stop (`time.monotonic`)."""
+    """The checkpoint of a run, and when it must stop (`time.monotonic`).
+
+    The parameters of a finished run are written to `model`.
+    """
 
     checkpoint: Path | None = None
+    model: Path | None = None
     until: float = float("inf")
     stop_after: int | None = None  # epochs
 
@@ -104,7 +108,8 @@ def virtual(
         reducer=spec.reduction.reducer(task.recipe, spec.workers, spec.seed),
         sparse=spec.reduction.rows(),
     )
-    return workers, spec.reduction.optimizer(task.recipe, workers.model)
+    own = workers.own_optimizer(task.recipe)
+    return workers, own or spec.reduction.optimizer(task.recipe, workers.model)
 
 
 def run_processes(
@@ -177,6 +182,8 @@ class _Training:
             self.workers.check_replicas()
             self.log.epoch(history.epochs, history.last())
             saved.save_if_due(history)
+        if limits.model is not None and self.workers.leads:
+            written(self.workers.model.state_dict(), limits.model)
         final = self.workers.final()
         return _result(self.task, self.spec, self.workers, history) | {"final": final}
 
@@ -186,10 +193,11 @@ class _Training:
         density = self.spec.reduction.density
         workers.set_density(self.task.recipe.density(epoch, density))
         before = workers.health_record()
-        loss = workers.average(self._steps(epoch) / workers.steps)
+        losses = workers.averages(self._steps(epoch))
         after = workers.health_record()
         sent = [b - a for a, b in zip(before.sent, after.sent, strict=True)]
-        history.loss.append(loss)
+        history.loss.append(sum(losses) / len(losses))
+        history.step_loss += [float(f"{loss:.4g}") for loss in losses]
         history.bytes_per_step.append(sum(sent) / len(sent) / workers.steps)
         history.busiest_bytes_per_step.append(max(sent) / workers.steps)
         rounds = after.rounds - before.rounds
@@ -202,22 +210,23 @@ class _Training:
         history.metric.append(workers.evaluate())
         history.seconds.append(time.perf_counter() - began)
 
-    def _steps(self, epoch: int) -> float:
-        """Every step of an epoch; the sum of their losses."""
+    def _steps(self, epoch: int) -> list[float]:
+        """Every step of an epoch; their losses."""
         recipe, workers = self.task.recipe, self.workers
         trained = [p for p in workers.model.parameters() if p.requires_grad]
         clip = self.spec.reduction.clip(recipe)
-        losses = torch.zeros((), device=trained[0].device)
+        losses = []
         for step in range(workers.steps):
             number = epoch * workers.steps + step
             for group in self.optimizer.param_groups:
                 group["lr"] = recipe.rate(number, workers.steps)
-            losses += workers.backward(epoch, step)
+            losses.append(workers.backward(epoch, step))
             if clip is not None:
                 nn.utils.clip_grad_norm_(trained, clip)
             self.optimizer.step()
             self.log.step(number + 1)
-        return losses.item()
+        found: list[float] = torch.stack(losses).tolist()  # one wait for the device
+        return found
 
 
 def _is_over(history: History, limits: Limits) -> bool:

@@ -16,16 +16,18 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from experiments.tasks.base import Batch, Carry, Data
+from experiments.peers.base import PeerMethod, Rows
+from experiments.tasks.base import Batch, Carry, Data, Recipe
 from experiments.train.averaging import Averaging
 from experiments.train.captured import Captured
 from experiments.train.health import GradientNorms
-from experiments.train.powersgd import PowerSGD
+from experiments.train.powersgd import LowRank, PowerSGD
 from experiments.train.ranks import Place, Simulated
-from experiments.train.reduction import is_plain
+from experiments.train.reduction import Reducer, is_peer, is_plain
 from experiments.train.replicas import Replicas, arrival_order, seed_of
 from experiments.train.workers import HealthRecord
 from thinwire.collectives import RowCollective
+from thinwire.errors import ConfigError
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
 
@@ -46,7 +48,7 @@ class Virtual:
         data: Data,
         place: Place,
         *,
-        reducer: Pipeline | PowerSGD,
+        reducer: Reducer,
         sparse: RowCollective,
     ) -> None:
         self.model = model
@@ -54,7 +56,9 @@ class Virtual:
         self.steps = data.steps(place.ranks)
         self._data = data
         self._place = place
-        self._replicas = Replicas(model, data, place.ranks)
+        self._replicas = Replicas(
+            model, data, place.ranks, apart=is_peer(reducer) and reducer.apart
+        )
         named = self._replicas.layout
         order = arrival_order(model, data, self._batch(0, 0, 0), seed=place.seed)
         self._replicas.lie_as(order)
@@ -64,8 +68,13 @@ class Virtual:
         self._may_capture = (
             place.way.capture and self._rows.is_cuda and not self._replicas.sparse
         )
-        self._reduction = _reduction(
-            self._replicas, named, place=place, reducer=reducer, sparse=sparse
+        self._peer = _peer(self._replicas, reducer)
+        self._reduction: Averaging | Simulated = (
+            _reduction(
+                self._replicas, named, place=place, reducer=reducer, sparse=sparse
+            )
+            if not is_peer(reducer)
+            else Averaging(self._rows, self._peer)
         )
         self._point_grads()
 
@@ -85,8 +94,8 @@ class Virtual:
             named[name].grad = mean
         return losses.mean()
 
-    def average(self, figure: float) -> float:
-        return figure
+    def averages(self, figures: list[float]) -> list[float]:
+        return figures
 
     def agree(self, opinion: bool) -> bool:  # noqa: FBT001
         return opinion
@@ -96,6 +105,10 @@ class Virtual:
         """How gradients are computed and reduced, as text."""
         computed = "eagerly" if self._captured is None else "in a CUDA graph"
         return f"computed {computed}, reduced {self._reduction.where}"
+
+    def own_optimizer(self, recipe: Recipe) -> torch.optim.Optimizer | None:
+        """The optimizer of a peer that has one of its own."""
+        return None if self._peer is None else self._peer.optimizer(recipe, self.model)
 
     def evaluate(self) -> float:
         return self._data.evaluate(self.model)
@@ -180,6 +193,14 @@ class Virtual:
                 parameter.grad = views[name]
 
 
+def _peer(replicas: Replicas, reducer: Reducer) -> PeerMethod | None:
+    if not is_peer(reducer):
+        return None
+    if replicas.sparse:
+        raise ConfigError("peers do not know sparse gradients: choose another task")
+    return reducer.start(Rows(replicas.layout, replicas.rows, replicas.weights))
+
+
 def _reduction(
     replicas: Replicas,
     named: Layout,
@@ -189,7 +210,8 @@ def _reduction(
     sparse: RowCollective,
 ) -> Averaging | Simulated:
     if isinstance(reducer, PowerSGD):
-        return Averaging(replicas, reducer)
+        low_rank = LowRank(reducer, replicas.layout, replicas.rows)
+        return Averaging(replicas.rows, low_rank)
     if is_plain(reducer) and not replicas.sparse:
-        return Averaging(replicas, None)
+        return Averaging(replicas.rows, None)
     return Simulated(replicas, named, place=place, reducer=reducer, sparse=sparse)

@@ -43,11 +43,11 @@ class Workers(Protocol):
     def backward(self, epoch: int, step: int) -> Tensor:
         """Put the mean gradient of all ranks into `.grad`; the mean of their losses.
 
-        In real processes, the loss is this rank's; see `average`.
+        In real processes, the loss is this rank's; see `averages`.
         """
 
-    def average(self, figure: float) -> float:
-        """The mean of a figure over all processes."""
+    def averages(self, figures: list[float]) -> list[float]:
+        """The mean of each figure over all processes."""
 
     def agree(self, opinion: bool) -> bool:  # noqa: FBT001
         """The leader's decision, on all processes: clocks differ."""

@@ -59,3 +59,10 @@ def test_what_is_unknown_is_not_logged():
     history.checksum.append(7)
     assert "gradient_norm" not in history.last()
     assert history.last()["metric"] == 2.0
+
+
+def test_the_loss_of_every_step_is_kept():
+    history = run_virtual(Toy(), SPEC, device=CPU)["history"]
+    assert len(history["step_loss"]) == 12
+    first = sum(history["step_loss"][:6]) / 6
+    assert abs(first - history["loss"][0]) < 1e-3

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from experiments.train import job, run
 from experiments.train.jobs import main
 
@@ -31,6 +32,13 @@ def test_a_finished_job_adds_a_line(write, tmp_path, capsys):
     assert result["reduction"]["method"] == "topk"
     assert len(result["history"]["metric"]) == 2
     assert not (tmp_path / "c.pt").exists()
+
+
+def test_a_finished_job_leaves_its_model(write, tmp_path):
+    path = tmp_path / "model.pt"
+    assert main([str(write(model=str(path)))]) == 0
+    held = torch.load(path, weights_only=True)
+    Toy().model().load_state_dict(held)
 
 
 def test_a_job_without_time_leaves_a_checkpoint_to_go_on_from(write, tmp_path, capsys):

@@ -3,8 +3,10 @@ from itertools import pairwise
 import pytest
 import torch
 from experiments.tasks.base import Recipe
+from experiments.train.reduction import Reduction
 from torch import nn
 
+import thinwire
 from thinwire.errors import ConfigError
 
 BASE = {"epochs": 10, "batch": 4, "learning_rate": 1.0}
@@ -52,6 +54,50 @@ def test_the_optimizer_has_what_the_recipe_says():
         assert group["nesterov"] == (momentum is None)
 
 
+def test_a_cosine_may_end_above_zero():
+    falling = rates(schedule="cosine", warmup_steps=20, final=0.1)
+    assert falling[:20] == sorted(falling[:20])
+    assert falling[20:] == sorted(falling[20:], reverse=True)
+    assert 0.1 < falling[-1] < 0.101
+
+
+def test_adamw_decays_matrices_only():
+    recipe = Recipe(**BASE, optimizer="adamw", betas=(0.8, 0.9), weight_decay=0.1)
+    model = nn.Linear(3, 2)
+    optimizer = recipe.optimizer_of(model.parameters())
+    assert isinstance(optimizer, torch.optim.AdamW)
+    matrices, rest = optimizer.param_groups
+    assert (matrices["weight_decay"], rest["weight_decay"]) == (0.1, 0.0)
+    assert matrices["params"] == [model.weight]
+    assert rest["params"] == [model.bias]
+    assert matrices["betas"] == rest["betas"] == (0.8, 0.9)
+
+
+class Waiting(torch.optim.SGD):
+    """Stands for an AdamW that knows how long entries waited."""
+
+    def __init__(self, groups, lr, betas, eps):
+        super().__init__(groups, lr)
+
+
+@pytest.mark.parametrize(
+    ("method", "optimizer", "waits"),
+    [
+        ("spardl", "adamw", True),
+        ("gtopk-published", "adamw", True),
+        ("spardl", "torch-adamw", False),
+        ("dense", "adamw", False),
+        ("bf16", "adamw", False),
+        ("powersgd", "adamw", False),
+    ],
+)
+def test_where_entries_wait_the_optimizer_knows(monkeypatch, method, optimizer, waits):
+    monkeypatch.setattr(thinwire, "AdamW", Waiting, raising=False)
+    recipe = Recipe(**BASE, optimizer=optimizer)
+    found = Reduction(method=method).optimizer(recipe, nn.Linear(3, 2))
+    assert isinstance(found, Waiting if waits else torch.optim.AdamW)
+
+
 def test_sparse_rows_and_dense_weights_share_one_adagrad():
     table = nn.Embedding(5, 2, sparse=True)
     recipe = Recipe(**BASE, optimizer="adagrad")
@@ -74,6 +120,11 @@ def test_sparse_rows_and_dense_weights_share_one_adagrad():
         ({"densities": (0.5, 0.0)}, "density of 0.0"),
         ({"optimizer": "adagrad", "momentum": 0.9}, "Adagrad has no momentum"),
         ({"schedule": "cosin"}, "schedule is 'cosin'"),
+        ({"optimizer": "adamw", "momentum": 0.9}, "AdamW has no momentum"),
+        ({"final": 1.5}, "final is 1.5"),
+        ({"betas": (0.9, 1.0)}, "betas are"),
+        ({"epoch_steps": 0}, "epoch_steps is 0"),
+        ({"warmup_steps": 3, "warmup_epochs": 1.0}, "not both"),
         ({"optimizer": "adam"}, "optimizer is 'adam'"),
         ({"weight_decay": -0.1}, "weight_decay is -0.1"),
     ],

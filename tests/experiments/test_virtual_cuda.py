@@ -7,6 +7,7 @@ from experiments.train.reduction import Reduction
 from experiments.train.run import Limits, Spec, run_virtual
 from experiments.train.virtual import Virtual
 
+from tests.experiments.tiny_gpt import TASK
 from tests.experiments.toy_task import Toy
 
 pytestmark = pytest.mark.gpu
@@ -75,3 +76,16 @@ def test_a_resumed_run_draws_the_same_dropout(tmp_path):
         resumed = run_virtual(task, spec, device=CUDA, limits=limits)
     losses = resumed["history"]["loss"]
     assert losses == pytest.approx(whole["history"]["loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("method", ["dense", "demo", "sparse-loco", "1-bit-adam"])
+def test_a_gpt_learns_in_a_graph_what_it_learns_without(method):
+    options = {"every": 3} if method == "sparse-loco" else {}
+    spec = Spec(
+        task="tiny", reduction=Reduction(method=method, options=options), workers=4
+    )
+    eager, graph = (
+        run_virtual(TASK, spec, device=CUDA, way=Way(capture=capture))["history"]
+        for capture in (False, True)
+    )
+    assert graph["step_loss"] == pytest.approx(eager["step_loss"], rel=5e-2)

@@ -1,0 +1,1 @@
+"""Training by AdamW with every method, and the page of its results."""
