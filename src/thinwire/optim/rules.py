@@ -92,18 +92,21 @@ class Rules:
 
     def of(self, which: Sequence[int]) -> AdamRules:
         """The tables for parameters that have these rules."""
-        pairs = [factors_of(*pair) for pair in self._pairs]
-        longest = max((pair.shape[1] for pair in pairs), default=0)
         return AdamRules(
             torch.tensor(which, dtype=torch.int32),
             torch.tensor(self._numbers, dtype=torch.float32),
             torch.tensor(self._places, dtype=torch.int32),
-            pairs[0][None] if len(pairs) == 1 else _stacked(pairs, longest),
+            _all_factors(tuple(self._pairs)),
             torch.stack(self._decays),
         )
 
 
-def _stacked(pairs: Sequence[Tensor], longest: int) -> Tensor:
+@lru_cache(maxsize=16)
+def _all_factors(pairs: tuple[tuple[float, float], ...]) -> Tensor:
     """Tables of several lengths as one: shorter ones repeat their last column."""
-    room = [torch.cat([t, t[:, -1:].expand(4, longest - t.shape[1])], 1) for t in pairs]
-    return torch.stack(room)
+    tables = [factors_of(*pair) for pair in pairs]
+    longest = max(table.shape[1] for table in tables)
+    room = [
+        [table, table[:, -1:].expand(4, longest - table.shape[1])] for table in tables
+    ]
+    return torch.stack([torch.cat(each, 1) for each in room])
