@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from thinwire.groups import simulate
     from thinwire.hooks.attach import attach
     from thinwire.layout import Layout
+    from thinwire.optim import AdamW
     from thinwire.reducers import Pipeline
     from thinwire.sparse import SparseVector
 
 __all__ = [
+    "AdamW",
     "AgreementError",
     "Channel",
     "ConfigError",
@@ -56,6 +58,7 @@ __all__ = [
 
 # The module that defines each name.
 _HOMES = {
+    "AdamW": "optim",
     "AgreementError": "errors",
     "Channel": "channel",
     "ConfigError": "errors",
@@ -84,6 +87,7 @@ _PACKAGES = (
     "feedback",
     "groups",
     "hooks",
+    "optim",
     "reducers",
 )
 

@@ -17,6 +17,7 @@ from thinwire.collectives import Total
 from thinwire.groups import Group
 from thinwire.hooks.clipping import clip_
 from thinwire.hooks.units import BucketPlan, Names, Units
+from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
 from thinwire.reducers.sparse_gradients import one_row
 from thinwire.sparse import SparseVector
@@ -36,6 +37,25 @@ class PendingBucket:
     def rows(self) -> bool:
         """Whether this is a sparse COO gradient, which has a bucket of its own."""
         return self.buffer.is_sparse
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The elements of a unit, by their place in its layout, that a pass delivered."""
+
+    layout: Layout
+    indices: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Deliveries:
+    """What a pass delivered: some elements of these units, everything of the others.
+
+    `finite` is False if the gradient was not finite on some rank: no rank applies it.
+    """
+
+    units: tuple[Delivery, ...] = ()
+    finite: bool = True
 
 
 @dataclass(slots=True)
@@ -79,6 +99,16 @@ class BackwardPass:
             mean.nnz if isinstance(mean, SparseVector) else mean.numel()
             for mean in self.means.values()
         )
+
+    @property
+    def deliveries(self) -> Deliveries:
+        """What it delivered; the layouts are those of the units as they are now."""
+        units = tuple(
+            Delivery(self.units.layouts[unit], mean.indices)
+            for unit, mean in sorted(self.means.items())
+            if isinstance(mean, SparseVector) and mean.nnz < mean.size
+        )
+        return Deliveries(units, self.finite)
 
     def _fits(self, number: int, bucket: PendingBucket) -> bool:
         plan = self.plan

@@ -24,6 +24,7 @@ from thinwire.errors import AgreementError, ConfigError
 from thinwire.groups import Counted
 from thinwire.groups.torch import TorchGroup
 from thinwire.hooks import agreement, checkpoint
+from thinwire.hooks.backward_pass import Deliveries
 from thinwire.hooks.clipping import checked_clip
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.inspection import (
@@ -193,6 +194,7 @@ class DDPState:
                         finite=engine.finite,
                     )
         units.sparse.forget()
+        engine.delivered = Deliveries()
         if self._plain.always_fits(self._reducer):
             units.forget()
         # A parameter that was frozen meanwhile keeps its residual.
@@ -220,6 +222,15 @@ class DDPState:
             if any(other != densities[0] for other in densities):
                 raise AgreementError(f"ranks set different densities: {densities}")
         self._reducer = reducer
+
+    @property
+    def parameters(self) -> Mapping[str, Tensor]:
+        """The parameters that were trained when the model was wrapped, by name."""
+        return self._parameters
+
+    def deliveries(self) -> Deliveries:
+        """Which elements the last backward pass, or `flush`, delivered."""
+        return self._engine.deliveries()
 
     def metrics(self) -> dict[str, float]:
         """Counters since this state was made, as plain floats.

@@ -21,7 +21,7 @@ from thinwire.errors import (
     WireError,
 )
 from thinwire.groups import Group
-from thinwire.hooks.backward_pass import BackwardPass, PendingBucket
+from thinwire.hooks.backward_pass import BackwardPass, Deliveries, PendingBucket
 from thinwire.hooks.comm_thread import CommThread
 from thinwire.hooks.units import BucketPlan, Names, Units
 from thinwire.reducers import Pipeline
@@ -35,8 +35,9 @@ class Engine:
     """Runs passes in order; keeps their counters and failures.
 
     `passes` counts passes since the start of the training, `passes_here` those of this
-    process. `inconsistent` is the failure that left the residuals of the ranks
-    inconsistent; `error` is that of the last pass, if any.
+    process. `delivered` is what the last one delivered. `inconsistent` is the failure
+    that left the residuals of the ranks inconsistent; `error` is that of the last pass,
+    if any.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Engine:
         self.skipped = 0
         self.kept = 0.0
         self.finite = True
+        self.delivered = Deliveries()
         self.inconsistent: BaseException | None = None
         self.error: BaseException | None = None
         self._whole_model = whole_model
@@ -89,10 +91,23 @@ class Engine:
         """Count a pass that DDP's own all-reduce has replaced."""
         self.passes_here += 1
         self.kept = 1.0
+        self.delivered = Deliveries()
         if self.units.has_states:
             self.passes += 1
             for state in self.units.states:
                 reducer.count_plain(self.group, state)
+
+    def deliveries(self) -> Deliveries:
+        """What the last pass delivered, for the current stream of the caller.
+
+        The pass is over, because DDP waits for its futures.
+        """
+        if self._stream is not None:
+            current = torch.cuda.current_stream(self.units.device)
+            current.wait_stream(self._stream)
+            for unit in self.delivered.units:
+                unit.indices.record_stream(current)
+        return self.delivered
 
     def drain(self) -> None:
         """Wait for all passes that were begun; raise if the state is inconsistent."""
@@ -141,6 +156,7 @@ class Engine:
         self, reducer: Pipeline, scale: float, *, plain: bool, clip: float | None
     ) -> None:
         self.error = None
+        self.delivered = Deliveries()
         unsettled = not self.units.settled and self.passes >= SETTLE_AT
         self._pass = BackwardPass(
             reducer,
@@ -186,6 +202,7 @@ class Engine:
 
     def _close(self, current: BackwardPass) -> None:
         self._plan = current.plan
+        self.delivered = current.deliveries
         self.passes += 1
         self.passes_here += 1
         # Now, not in the next pass: a checkpoint in between must have the final units.

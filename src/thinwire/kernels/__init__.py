@@ -5,12 +5,14 @@ kernels that return the same bits. A profiler records a primitive by name, and
 `timed_primitives` adds up the seconds of each.
 """
 
+from thinwire.kernels.adam import AdamList, AdamRules, AdamTensors
 from thinwire.kernels.blocks import Block, contiguous_blocks, interleaved_blocks
 from thinwire.kernels.deferred_errors import DeferredErrors
 from thinwire.kernels.dispatch import Stopwatch, by_reference, timed_primitives
 from thinwire.kernels.hashes import Hashes, hash_keys
 from thinwire.kernels.memory import zeros
 from thinwire.kernels.reference.accumulate import accumulate_, select
+from thinwire.kernels.reference.adamw import adamw_, adamw_at_, decay_, has_zero
 from thinwire.kernels.reference.bits import pack_bits, unpack_bits
 from thinwire.kernels.reference.bloom import (
     bloom_positives,

@@ -1,0 +1,5 @@
+"""Optimizers for gradients of which each step delivers a part."""
+
+from thinwire.optim.adamw import AdamW
+
+__all__ = ["AdamW"]

@@ -1,0 +1,112 @@
+"""The tables that kernels of AdamW read: what depends on the steps waited, and rates.
+
+Powers are products in float64, rounded to float32 at the end, so that they are the same
+on every machine.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import ceil, log, sqrt
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from thinwire.kernels import AdamRules
+
+# After so many steps the pending decay is applied to all elements.
+LONGEST_DECAY = 64
+# A beta's powers count until they are below float32's, or for so many steps.
+_MOST_STEPS = 1 << 16
+_VANISHING = log(2.0) * -150
+
+Decay = tuple[float, ...]
+
+
+@lru_cache(maxsize=16)
+def factors_of(beta1: float, beta2: float) -> Tensor:
+    """The `factors` of `AdamRules` for a pair of betas, by the steps waited.
+
+    After tau steps: (1 - beta1^tau) / (1 - beta1), what the momentum pushes in them;
+    beta1^(tau - 1), what is left of it; beta2^tau and (1 - beta2^tau) / tau, which make
+    the energy per step. Column 0 is not used.
+
+    >>> factors_of(0.5, 0.5)[:, 2].tolist()
+    [1.5, 0.5, 0.25, 0.375]
+    """
+    largest = max(beta1, beta2)
+    steps = ceil(_VANISHING / log(largest)) if largest > 0 else 1
+    count = min(steps + 2, _MOST_STEPS)
+    waited = np.arange(1, count)
+    first, second = (np.cumprod(np.full(count - 1, b)) for b in (beta1, beta2))
+    table = np.zeros((4, count))
+    table[:, 1:] = (
+        (1 - first) / (1 - beta1),
+        np.append(1.0, first[:-1]),
+        second,
+        (1 - second) / waited,
+    )
+    table[:, -1] = 1 / (1 - beta1), 0, 0, 0
+    return torch.from_numpy(table.astype(np.float32))
+
+
+def decays_of(pending: Decay) -> Tensor:
+    """The products of the last n factors of decay, for n up to `LONGEST_DECAY`."""
+    products = np.ones(LONGEST_DECAY + 1)
+    products[1 : len(pending) + 1] = np.cumprod(pending[::-1])
+    return torch.from_numpy(products.astype(np.float32))
+
+
+def longer(pending: Decay, group: Mapping[str, Any]) -> Decay:
+    """The pending factors of decay, with that of this step."""
+    rate = float(group["lr"]) * group["weight_decay"]
+    return (*pending, 1 - rate) if rate or pending else pending
+
+
+class Rules:
+    """Collects the rules of the parameters of one step, equal ones once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, Decay], int] = {}
+        self._numbers: list[tuple[float, ...]] = []
+        self._places: list[tuple[int, int]] = []
+        self._pairs: dict[tuple[float, float], int] = {}
+        self._decays: list[Tensor] = []
+
+    def add(self, group: Mapping[str, Any], step: int, pending: Decay) -> int:
+        """The number of the rule of a parameter in its step `step`."""
+        key = (id(group), step, pending)
+        if key not in self._known:
+            self._known[key] = len(self._numbers)
+            beta1, beta2 = betas = group["betas"]
+            size = float(group["lr"]) / (1 - beta1**step)
+            root = sqrt(1 - beta2**step)
+            sign = -1 if group["maximize"] else 1
+            numbers = (beta1, 1 - beta1, size, root, group["eps"], sign, step)
+            self._numbers.append(numbers)
+            pair = self._pairs.setdefault(betas, len(self._pairs))
+            self._places.append((pair, len(pending)))
+            self._decays.append(decays_of(pending))
+        return self._known[key]
+
+    def of(self, which: Sequence[int]) -> AdamRules:
+        """The tables for parameters that have these rules."""
+        return AdamRules(
+            torch.tensor(which, dtype=torch.int32),
+            torch.tensor(self._numbers, dtype=torch.float32),
+            torch.tensor(self._places, dtype=torch.int32),
+            _all_factors(tuple(self._pairs)),
+            torch.stack(self._decays),
+        )
+
+
+@lru_cache(maxsize=16)
+def _all_factors(pairs: tuple[tuple[float, float], ...]) -> Tensor:
+    """Tables of several lengths as one: shorter ones repeat their last column."""
+    tables = [factors_of(*pair) for pair in pairs]
+    longest = max(table.shape[1] for table in tables)
+    room = [
+        [table, table[:, -1:].expand(4, longest - table.shape[1])] for table in tables
+    ]
+    return torch.stack([torch.cat(each, 1) for each in room])
