@@ -105,8 +105,8 @@ def test_its_density_is_that_of_what_comes_then():
     assert warmup.density == 0.01
     later = warmup.with_density(0.1)
     assert later == AutoWarmup(BySize(5, AllGather(0.1)))
-    assert later.at(40).density == pytest.approx(8 / 41, rel=1e-5)
-    assert later.at(79) == later.then
+    assert later.at(40).density == pytest.approx(AGE / 41, rel=1e-5)
+    assert later.at(round(10 * AGE)) == later.then
     assert (warmup.grade, warmup.coded) == (Grade.ROUNDING, True)
     assert warmup.cost(1000, 4, Split()) == THEN.cost(1000, 4, Split())
 
@@ -115,8 +115,8 @@ def test_small_units_are_left_alone():
     warmup = AutoWarmup(BySize(100, THEN))
     layout = Layout.flat(50)
     assert warmup.choose(warmup.init(layout), 50, 0).collective == Dense()
-    assert warmup.choose(warmup.init(layout), 500, 9).collective == OrDense(
-        AllGather(0.8)
+    assert warmup.choose(warmup.init(layout), 500, 39).collective == OrDense(
+        AllGather(AGE / 40)
     )
 
 

@@ -1,5 +1,7 @@
 """SparDL: worked examples, its schedules, and what it refuses."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -26,7 +28,8 @@ A = [
 
 
 def spardl(ranks, size, density=0.5, **options):
-    collective = SparDL(density, partition="contiguous", **options)
+    given = {"scatter": "halving", **options}
+    collective = SparDL(density, partition="contiguous", **given)
     return reduce(collective, [row[:size] for row in A[:ranks]])
 
 
@@ -192,7 +195,8 @@ def test_the_card_counts_packets(ranks, teams, gather, rounds, lists):
     size = 1000 * ranks // teams
     packet = Split().nbytes(1000, 100)
     short = (teams - 1) * Split().nbytes(1000, 100 // teams) if gather == "bruck" else 0
-    collective = SparDL(0.1, teams=teams, gather=gather, partition="contiguous")
+    collective = SparDL(0.1, teams=teams, gather=gather, scatter="halving")
+    collective = replace(collective, partition="contiguous")
     cost = collective.cost(size, ranks, Split())
     assert cost == Cost(rounds, lists * packet + short)
 
@@ -215,13 +219,18 @@ def test_direct_scatter_cuts_nothing_before_the_owner_adds():
     assert dense(result.total, size) == expected
 
 
-@pytest.mark.parametrize(("ranks", "rounds"), [(1, 0), (2, 2), (5, 7), (8, 10)])
-def test_direct_scatter_takes_a_message_for_each_other_owner(ranks, rounds):
-    halved, direct = (
-        SparDL(0.1, scatter=scatter).cost(10_000 * ranks, ranks, Split())
-        for scatter in ("halving", "direct")
-    )
-    assert direct == Cost(rounds, halved.nbytes)
+@pytest.mark.parametrize(
+    ("ranks", "rounds", "halved"),
+    [(1, 0, 0), (2, 2, 2), (5, 7, 6), (8, 10, 6), (9, 12, 8)],
+)
+def test_direct_scatter_takes_a_message_for_each_other_owner(ranks, rounds, halved):
+    costs = {
+        scatter: SparDL(0.1, scatter=scatter).cost(10_000 * ranks, ranks, Split())
+        for scatter in ("auto", "halving", "direct")
+    }
+    assert costs["direct"] == Cost(rounds, costs["halving"].nbytes)
+    assert costs["halving"].rounds == halved
+    assert costs["auto"] == costs["direct" if ranks <= 8 else "halving"]
 
 
 def test_automatic_teams():
@@ -249,7 +258,7 @@ def test_automatic_teams():
         ({"teams": 1.5}, r"teams is 1\.5"),
         ({"gather": "ring"}, "gather is 'ring': choose 'auto' or 'recursive'"),
         ({"partition": "random"}, "partition is 'random': choose 'interleaved'"),
-        ({"scatter": "ring"}, "scatter is 'ring': choose 'halving' or 'direct'"),
+        ({"scatter": "ring"}, "scatter is 'ring': choose 'auto' or 'halving'"),
         ({"teams": 6, "gather": "recursive"}, "power of two"),
         ({"density": 0}, "density is 0"),
     ],

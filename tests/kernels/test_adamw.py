@@ -40,8 +40,8 @@ def rules():
         torch.tensor([0, 1, 0, 1, 1, 0], dtype=torch.int32),
         torch.tensor(
             [
-                [0.9, 0.1, 1e-3, 0.5, 1e-8, 1, STEP],
-                [0.8, 0.2, 1e-2, 0.7, 1e-6, -1, STEP],
+                [1e-3, 0.5, 1e-8, 1, STEP],
+                [1e-2, 0.7, 1e-6, -1, STEP],
             ]
         ),
         torch.tensor([[1, 0], [0, 7]], dtype=torch.int32),

@@ -38,12 +38,15 @@ from thinwire.sparse import SparseVector, keep_count, sum_of
 
 Gather = Literal["auto", "recursive", "bruck"]
 Partition = Literal["interleaved", "contiguous"]
-Scatter = Literal["halving", "direct"]
+Scatter = Literal["auto", "halving", "direct"]
 
 # Elements of a chunk of an interleaved block. Shorter ones cost speed, longer ones
 # sample the layers less evenly: docs/experiments/notebook.md has both measured.
 CHUNK = 1024
 FEW = 16
+
+# Up to so many owners the messages of a direct scatter cost little.
+FEW_OWNERS = 8
 
 # The phase of the lists that a team gathers.
 _FINAL = -1
@@ -59,16 +62,16 @@ class SparDL(Selecting):
     the paper's. `scatter` is how blocks reach their owners: "halving" in
     ceil(log2 Q) messages that are cut on the way, as published; "direct" in Q - 1
     messages of the same bytes in all, from which nothing is cut before the owner adds
-    them up: what it selects is nearer to the top k of the sum. `teams="auto"` takes
-    what is fastest on `link`, or, without one, 2 for an even number of ranks: a round
-    less for the same bytes.
+    them up: what it selects is nearer to the top k of the sum; "auto" is direct for
+    few owners. `teams="auto"` takes what is fastest on `link`, or, without one, 2 for
+    an even number of ranks: a round less for the same bytes.
     """
 
     teams: int | Literal["auto"] = 1
     gather: Gather = "auto"
     partition: Partition = "interleaved"
     link: Link | None = None
-    scatter: Scatter = "halving"
+    scatter: Scatter = "auto"
 
     def __post_init__(self) -> None:
         # Not super(): it fails in dataclasses with slots.
@@ -109,7 +112,7 @@ class SparDL(Selecting):
         ledgers = Ledger.each(x, channel, blocks)
         budgets = [keep_count(block.length, self.density) for block in blocks]
 
-        plan = schedules.direct if self.scatter == "direct" else schedules.halving
+        plan = schedules.direct if self._direct(team.size) else schedules.halving
         scatter = plan(team.position, team.members)
         between = _Between(
             team,
@@ -188,12 +191,16 @@ class SparDL(Selecting):
             for r in range(count)
         ]
         doublings = (count - 1).bit_length()
-        scattered = count - 1 if self.scatter == "direct" else doublings
+        scattered = count - 1 if self._direct(count) else doublings
         rounds = scattered + doublings + (teams - 1).bit_length()
         return Cost(rounds, max(sent))
 
     def _recursive(self, teams: int) -> bool:
         return self.gather != "bruck" and teams & (teams - 1) == 0
+
+    def _direct(self, owners: int) -> bool:
+        few = self.scatter == "auto" and owners <= FEW_OWNERS
+        return few or self.scatter == "direct"
 
     def _check_gather(self, teams: int) -> None:
         if self.gather == "recursive" and teams & (teams - 1):

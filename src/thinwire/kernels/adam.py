@@ -23,14 +23,15 @@ class AdamRules(NamedTuple):
 
     Attributes:
         which: The rule of each parameter, int32.
-        numbers: For each rule, float32: beta1, 1 - beta1, the learning rate over the
-            bias correction, the root of that of the energy, epsilon, 1 (-1 to
-            maximize), and the number of this step.
+        numbers: For each rule, float32: the learning rate over the bias correction,
+            the root of that of the energy, epsilon, 1 (-1 to maximize), and the number
+            of this step.
         places: For each rule, int32: its table in `factors`, and how many steps of
             decay are pending, this one included.
         factors: For each pair of betas, float32: four rows by the steps waited, of the
-            step, the momentum, the energy and the new energy. The last column stands
-            for all longer waits, but the new energy's factor is then 1 / steps.
+            old momentum, the gradient, the old energy and the gradient's square. The
+            last column stands for all longer waits, but the factors of the gradient and
+            its square are then 1 / steps.
         decays: For each rule, float32: the product of the last n factors of decay.
 
     """

@@ -55,10 +55,9 @@ class AdamW(torch.optim.AdamW):
     torch.optim.AdamW takes that for one large gradient after zeros. Here an element d
     that is delivered after tau steps counts for tau steps:
 
-        q = beta1 m + (1 - beta1) d
-        m = beta1^(tau - 1) q
+        m = beta1^tau m + (1 - beta1^tau) d / tau
         v = beta2^tau v + (1 - beta2^tau) d^2 / tau
-        theta -= lr q (1 - beta1^tau) / (1 - beta1) / (sqrt(v) + eps)
+        theta -= lr tau m / (sqrt(v) + eps)
 
     with Adam's corrections of bias; nothing of the other elements is read or changed.
     Weight decay counts all steps; what is pending is applied with a delivery, and to

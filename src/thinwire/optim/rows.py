@@ -16,17 +16,19 @@ def update_rows_(param: Tensor, grad: Tensor, state: State, rules: AdamRules) ->
     """
     rule = int(rules.which[0])
     numbers = rules.numbers[rule].to(param.device)
-    beta, rest, size, root, eps, sign, step = numbers
+    size, root, eps, sign, step = numbers
     _, pending = rules.places[rule].tolist()
     place = tuple(grad.indices())
     value = grad.values().float() * sign
-    beta2 = rules.factors[int(rules.places[rule, 0]), 2, 1].to(param.device)
-    rest2 = rules.factors[int(rules.places[rule, 0]), 3, 1].to(param.device)
+    # As after one step.
+    old, new, old2, new2 = rules.factors[int(rules.places[rule, 0]), :, 1].to(
+        param.device
+    )
     exp_avg, exp_avg_sq, delivered_at = (state[name] for name in RECORDS)
     waited = (step - delivered_at[place]).long()
     decay = rules.decays[rule].to(param.device)[waited.clamp(max=pending)]
-    momentum = beta * exp_avg[place] + rest * value
-    energy = beta2 * exp_avg_sq[place] + rest2 * (value * value)
+    momentum = old * exp_avg[place] + new * value
+    energy = old2 * exp_avg_sq[place] + new2 * (value * value)
     # By way of float64: torch's own root of a float32 is not always the nearest.
     divisor = energy.double().sqrt().float() / root + eps
     kept = param[place].float() * decay

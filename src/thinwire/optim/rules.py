@@ -28,12 +28,11 @@ Decay = tuple[float, ...]
 def factors_of(beta1: float, beta2: float) -> Tensor:
     """The `factors` of `AdamRules` for a pair of betas, by the steps waited.
 
-    After tau steps: (1 - beta1^tau) / (1 - beta1), what the momentum pushes in them;
-    beta1^(tau - 1), what is left of it; beta2^tau and (1 - beta2^tau) / tau, which make
-    the energy per step. Column 0 is not used.
+    After tau steps, for either beta: beta^tau, what is left of the old moment, and
+    (1 - beta^tau) / tau, which makes a new one per step of a sum. Column 0 is not used.
 
-    >>> factors_of(0.5, 0.5)[:, 2].tolist()
-    [1.5, 0.5, 0.25, 0.375]
+    >>> factors_of(0.5, 0.25)[:, 2].tolist()
+    [0.25, 0.375, 0.0625, 0.46875]
     """
     largest = max(beta1, beta2)
     steps = ceil(_VANISHING / log(largest)) if largest > 0 else 1
@@ -42,12 +41,12 @@ def factors_of(beta1: float, beta2: float) -> Tensor:
     first, second = (np.cumprod(np.full(count - 1, b)) for b in (beta1, beta2))
     table = np.zeros((4, count))
     table[:, 1:] = (
-        (1 - first) / (1 - beta1),
-        np.append(1.0, first[:-1]),
+        first,
+        (1 - first) / waited,
         second,
         (1 - second) / waited,
     )
-    table[:, -1] = 1 / (1 - beta1), 0, 0, 0
+    table[:, -1] = 0
     return torch.from_numpy(table.astype(np.float32))
 
 
@@ -83,7 +82,7 @@ class Rules:
             size = float(group["lr"]) / (1 - beta1**step)
             root = sqrt(1 - beta2**step)
             sign = -1 if group["maximize"] else 1
-            numbers = (beta1, 1 - beta1, size, root, group["eps"], sign, step)
+            numbers = (size, root, group["eps"], sign, step)
             self._numbers.append(numbers)
             pair = self._pairs.setdefault(betas, len(self._pairs))
             self._places.append((pair, len(pending)))

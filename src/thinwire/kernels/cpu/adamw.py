@@ -126,21 +126,21 @@ def _update(place: Any, rule: Any, i: int, value: Any) -> None:
     numbers, factors, decays, pending = rule
     last = factors.shape[1] - 1
     record = records + 12 * i
-    waited = np.int64(numbers[6] - load_float(record + 8))
-    column = min(waited, last)
-    value = value * numbers[5]
-    of_new = factors[3, column]
+    waited = np.int64(numbers[4] - load_float(record + 8))
+    column, steps = min(waited, last), np.float32(waited)
+    value = value * numbers[3]
+    of_mean, of_square = factors[1, column], factors[3, column]
     if waited >= last:
-        of_new = np.float32(1.0) / np.float32(waited)
-    momentum = numbers[0] * load_float(record) + numbers[1] * value
-    energy = factors[2, column] * load_float(record + 4) + of_new * (value * value)
-    divisor = np.float32(math.sqrt(energy)) / numbers[3] + numbers[4]
-    change = (numbers[2] * (momentum * factors[0, column])) / divisor
+        of_mean = of_square = np.float32(1.0) / steps
+    momentum = factors[0, column] * load_float(record) + of_mean * value
+    energy = factors[2, column] * load_float(record + 4) + of_square * (value * value)
+    divisor = np.float32(math.sqrt(energy)) / numbers[1] + numbers[2]
+    change = (numbers[0] * (momentum * steps)) / divisor
     kept = _load(param, kind, i) * decays[min(waited, pending)]
     _store(param, kind, i, kept - change)
-    store_float(record, momentum * factors[1, column])
+    store_float(record, momentum)
     store_float(record + 4, energy)
-    store_float(record + 8, numbers[6])
+    store_float(record + 8, numbers[4])
 
 
 @part
@@ -229,7 +229,7 @@ def _decay_all(
         numbers, _, decays, pending = _rule(rules, number)
         first = starts[number]
         for i in range(max(low, first) - first, min(high, starts[number + 1]) - first):
-            waited = np.int64(numbers[6] - load_float(records + 12 * i + 8))
+            waited = np.int64(numbers[4] - load_float(records + 12 * i + 8))
             kept = _load(param, kind, i) * decays[min(waited, pending)]
             _store(param, kind, i, kept)
 

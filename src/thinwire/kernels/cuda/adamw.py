@@ -22,7 +22,7 @@ TILE: Any = tl.constexpr(512)
 # Of each parameter: the addresses of it, its gradient and its records, the kind of its
 # dtype, its size, and the first tile of it in a pass over all.
 COLUMNS: Any = tl.constexpr(6)
-NUMBERS: Any = tl.constexpr(7)
+NUMBERS: Any = tl.constexpr(5)
 DECAYS: Any = tl.constexpr(65)
 
 # Passes over all elements.
@@ -71,36 +71,35 @@ def _update(
     records = tl.load(place + 2, mask=inside, other=0)
     kind = tl.load(place + 3, mask=inside, other=0)
     number = numbers + rule * NUMBERS
-    step = tl.load(number + 6, mask=inside, other=0.0)
+    step = tl.load(number + 4, mask=inside, other=0.0)
     pair = tl.load(places + 2 * rule, mask=inside, other=0)
     pending = tl.load(places + 2 * rule + 1, mask=inside, other=0)
     record = (records + 12 * i).to(tl.pointer_type(tl.float32))
     delivered = tl.load(record + 2, mask=inside, other=0.0)
     waited = (step - delivered).to(tl.int32)
     factor = factors + pair * 4 * longest + tl.minimum(waited, longest - 1)
-    of_new = tl.load(factor + 3 * longest, mask=inside, other=0.0)
     steps = tl.where(inside, waited, 1).to(tl.float32)
     rate = tl.div_rn(tl.full(steps.shape, 1.0, tl.float32), steps)
-    of_new = tl.where(waited >= longest - 1, rate, of_new)
-    value = value * tl.load(number + 5, mask=inside, other=0.0)
-    momentum = tl.load(number, mask=inside, other=0.0) * tl.load(
-        record, mask=inside, other=0.0
-    )
-    momentum = momentum + tl.load(number + 1, mask=inside, other=0.0) * value
+    long = waited >= longest - 1
+    of_mean = tl.load(factor + longest, mask=inside, other=0.0)
+    of_mean = tl.where(long, rate, of_mean)
+    of_square = tl.load(factor + 3 * longest, mask=inside, other=0.0)
+    of_square = tl.where(long, rate, of_square)
+    value = value * tl.load(number + 3, mask=inside, other=0.0)
+    of_momentum = tl.load(factor, mask=inside, other=0.0)
+    momentum = of_momentum * tl.load(record, mask=inside, other=0.0) + of_mean * value
     of_energy = tl.load(factor + 2 * longest, mask=inside, other=0.0)
     energy = of_energy * tl.load(record + 1, mask=inside, other=0.0)
-    energy = energy + of_new * (value * value)
-    root = tl.load(number + 3, mask=inside, other=1.0)
-    eps = tl.load(number + 4, mask=inside, other=1.0)
+    energy = energy + of_square * (value * value)
+    root = tl.load(number + 1, mask=inside, other=1.0)
+    eps = tl.load(number + 2, mask=inside, other=1.0)
     divisor = tl.div_rn(tl.sqrt_rn(energy), root) + eps
-    push = momentum * tl.load(factor, mask=inside, other=0.0)
-    size = tl.load(number + 2, mask=inside, other=0.0)
-    change = tl.div_rn(size * push, divisor)
+    size = tl.load(number, mask=inside, other=0.0)
+    change = tl.div_rn(size * (momentum * steps), divisor)
     table = decays + rule * DECAYS
     kept = _decayed(param, i, kind, inside, table, pending, waited, halves)
     _write(param, i, kind, inside, kept - change, halves)
-    left = momentum * tl.load(factor + longest, mask=inside, other=0.0)
-    tl.store(record, left, mask=inside)
+    tl.store(record, momentum, mask=inside)
     tl.store(record + 1, energy, mask=inside)
     tl.store(record + 2, step, mask=inside)
 
@@ -185,7 +184,7 @@ def _pass(
         rule = tl.load(which + low) + tl.zeros([TILE], tl.int32)
         if what == 2:
             record = (tl.load(place + 2) + 12 * i).to(tl.pointer_type(tl.float32))
-            step = tl.load(numbers + rule * NUMBERS + 6)
+            step = tl.load(numbers + rule * NUMBERS + 4)
             delivered = tl.load(record + 2, mask=inside, other=0.0)
             waited = (step - delivered).to(tl.int32)
             pending = tl.load(places + 2 * rule + 1)
@@ -249,7 +248,7 @@ def has_zero(grads: Sequence[Tensor]) -> bool:
         return False
     found = torch.zeros(1, dtype=torch.int32, device=grads[0].device)
     nothing = torch.zeros(1, dtype=torch.int32)
-    numbers = torch.zeros(1, 7)
+    numbers = torch.zeros(1, 5)
     rules = AdamRules(nothing, numbers, nothing, numbers[None], numbers)
     _run(FIND, AdamTensors(list(grads), list(grads), list(grads)), rules, found)
     return bool(found.item())

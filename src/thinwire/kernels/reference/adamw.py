@@ -36,7 +36,7 @@ def decay_(tensors: AdamTensors, rules: AdamRules) -> None:
     """Apply the pending decay to all elements."""
     for number, records in enumerate(tensors.records):
         rule = int(rules.which[number])
-        waited = (rules.numbers[rule, 6].item() - in_memory(records)[2::3]).long()
+        waited = (rules.numbers[rule, 4].item() - in_memory(records)[2::3]).long()
         param = in_memory(tensors.params[number])
         param.copy_(param.float() * _decay(rules, rule, waited))
 
@@ -68,21 +68,23 @@ def _update(
         return
     rule = int(rules.which[number])
     # Numbers in float32 as tensors: a Python number would be rounded elsewhere.
-    beta, rest, size, root, eps, sign, step = rules.numbers[rule].to(param.device)
+    size, root, eps, sign, step = rules.numbers[rule].to(param.device)
     factors = rules.factors[int(rules.places[rule, 0])].to(param.device)
     last = factors.shape[1] - 1
     value = values.float() * sign
     waited = (step - records[3 * indices + 2]).long()
-    of_step, of_momentum, of_energy, of_new = factors[:, waited.clamp(max=last)]
-    of_new = torch.where(waited < last, of_new, 1.0 / waited.float())
-    momentum = beta * records[3 * indices] + rest * value
-    energy = of_energy * records[3 * indices + 1] + of_new * (value * value)
+    steps = waited.float()
+    of_momentum, of_mean, of_energy, of_square = factors[:, waited.clamp(max=last)]
+    of_mean = torch.where(waited < last, of_mean, 1.0 / steps)
+    of_square = torch.where(waited < last, of_square, 1.0 / steps)
+    momentum = of_momentum * records[3 * indices] + of_mean * value
+    energy = of_energy * records[3 * indices + 1] + of_square * (value * value)
     # By way of float64: torch's own root of a float32 is not always the nearest.
     divisor = energy.double().sqrt().float() / root + eps
-    change = (size * (momentum * of_step)) / divisor
+    change = (size * (momentum * steps)) / divisor
     kept = param[indices].float() * _decay(rules, rule, waited)
     param[indices] = (kept - change).to(param.dtype)
-    records[3 * indices] = momentum * of_momentum
+    records[3 * indices] = momentum
     records[3 * indices + 1] = energy
     records[3 * indices + 2] = step
 
