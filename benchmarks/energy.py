@@ -1,6 +1,6 @@
 """How much of a gradient one step delivers, next to the exact top k of the mean.
 
-    python benchmarks/energy.py --ranks 4,8,16 --seeds 3 --markdown
+    python benchmarks/energy.py --ranks 4,8,16 --seeds 3 --markdown [--only direct]
 
 x is a rank's residual and gradient before a reduction, m the mean of x over ranks, d
 the delivered mean. Three measures, each relative to that of the exact top k of m:
@@ -20,7 +20,7 @@ while it trains. Verified in every step: delivered plus residual add up.
 import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
 from time import perf_counter
@@ -46,14 +46,17 @@ PERIOD = 1 << 16
 SHARED = 0.5
 TRAINED = 100  # steps that the model has made before its gradients are recorded
 
-INTERLEAVED = SparDL(DENSITY)
+HALVING = SparDL(DENSITY, scatter="halving")
 METHODS: dict[str, tuple[Collective, int | None]] = {
     "topk": (AllGather(DENSITY), None),
     "gtopk": (GTopK(DENSITY), None),
-    "spardl contiguous": (SparDL(DENSITY, partition="contiguous"), None),
-    "spardl interleaved": (INTERLEAVED, None),
+    "spardl contiguous": (replace(HALVING, partition="contiguous"), None),
+    "spardl halving": (HALVING, None),
+    "spardl direct": (SparDL(DENSITY, scatter="direct"), None),
+    "spardl halving, 2 teams": (replace(HALVING, teams=2), None),
+    "spardl direct, 2 teams": (SparDL(DENSITY, teams=2, scatter="direct"), None),
 } | {
-    f"  chunks of {chunk}": (INTERLEAVED, chunk)
+    f"  halving, chunks of {chunk}": (HALVING, chunk)
     for chunk in (64, 256, 1024, 4096, 16384)
 }
 
@@ -98,7 +101,7 @@ def recorded(ranks: int, seed: int) -> Gradients:
     torch.manual_seed(seed)
     model = CharacterModel(recipe.shape)
     parameters = list(model.parameters())
-    optimizer = torch.optim.SGD(parameters, recipe.learning_rate, recipe.momentum)
+    optimizer = torch.optim.AdamW(parameters, recipe.learning_rate, recipe.betas)
     seeds = iter(range(seed << 32, (seed + 1) << 32))
 
     def batch(count: int) -> Tensor:
@@ -196,6 +199,7 @@ def pair(runs: Sequence[Sequence[float]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--ranks", default="4,8,16")
+    parser.add_argument("--only", default="", help="methods whose name has this")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--markdown", action="store_true")
     options = parser.parse_args()
@@ -210,7 +214,8 @@ def main() -> None:
         print(f"\n{title}\n")
         runs = [data(max(ranks), seed) for seed in range(options.seeds)]
         show(HEADS, markdown=options.markdown, head=True)
-        for count, name in product(ranks, METHODS):
+        chosen = [name for name in METHODS if options.only in name]
+        for count, name in product(ranks, chosen):
             show(row(name, count, runs), markdown=options.markdown, head=False)
     print("\nverified: delivered plus residual add up to the gradients in each step")
     print(f"took {perf_counter() - start:.0f} s")

@@ -10,12 +10,14 @@ from experiments.train.spec import Spec
 
 GPT, NANOGPT, FINETUNE = "gpt-bytes", "nanogpt-shakespeare", "gpt-finetune"
 VIT, WORDS = "vit-cifar10", "transformer-wikitext2-adamw"
+SMALL = "small-gpt-bytes"
 FOLDERS = {
     GPT: ("wikitext-2",),
     VIT: ("cifar10", "cifar10-jpeg"),
     FINETUNE: ("",),  # of all data sets: it reads a model too
     WORDS: ("wikitext-2",),
     NANOGPT: ("tiny-shakespeare",),
+    SMALL: ("wikitext-2",),
 }
 WORKERS = 8
 STAGES = {
@@ -25,6 +27,7 @@ STAGES = {
     4: "learning rates and other selections",
     5: "long runs",
     6: "second seeds",
+    7: "small-gpt-bytes, on a processor",
 }
 _RATES = (0.5e-3, 2e-3)
 _WARM = {"options": {"warmup": "auto"}}
@@ -57,8 +60,8 @@ def _runs(task: str, recipe: dict) -> Iterator[Run]:
         needs = PRETRAINED if task == FINETUNE else None
         return Run(stage, label, spec, leaves, needs)
 
-    if task == GPT:
-        yield from _gpt(make)
+    if task in (GPT, SMALL):
+        yield from (_gpt if task == GPT else _small)(make)
         return
     for seed in (0, 1):
         if task == NANOGPT:
@@ -92,6 +95,30 @@ def _gpt(make: Make) -> Iterator[Run]:
     for label, reduction in _peers().items():
         yield make(3, label, **reduction)
     yield from _changed(make)
+
+
+def _small(make: Make) -> Iterator[Run]:
+    """What takes minutes on a processor."""
+    stage = 7
+    for seed in (0, 1):
+        yield make(stage, "dense", seed)
+        for percent in (1, 2, 0.1):
+            yield sparse(make, stage, "spardl", percent, seed, **_SLOW)
+    label = "spardl 1 %, AdamW of torch"
+    yield make(stage, label, method="spardl", recipe=_TORCH)
+    peers = _peers()
+    for label in (
+        "DeMo, 32 of 4,096",
+        "PowerSGD rank 4",
+        "bf16",
+        "1-bit Adam, 225 steps dense",
+        "SparseLoCo, 15 steps, 3 %",
+    ):
+        yield make(stage, label, **peers[label])
+    for rate in (1e-3, 6e-3):
+        yield make(stage, "dense", recipe={"learning_rate": rate})
+        changes = {**_SLOW["recipe"], "learning_rate": rate}
+        yield sparse(make, stage, "spardl", 1, recipe=changes)
 
 
 def _changed(make: Make) -> Iterator[Run]:

@@ -28,7 +28,7 @@ from thinwire.collectives import (
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError
 
-AGE = 16.0
+AGE = 4.0
 """The training so far, over the time that an element may wait."""
 
 

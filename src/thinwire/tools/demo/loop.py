@@ -14,7 +14,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from thinwire import catalog
+from thinwire.catalog import WarmupSteps
 from thinwire.hooks.attach import attach
+from thinwire.optim import AdamW
 from thinwire.tools.demo.model import CharacterModel, Shape, loss_of
 from thinwire.tools.demo.text import Corpus, windows
 
@@ -26,17 +29,12 @@ _HELD_OUT_SEED = 1 << 40  # far from the seeds of training batches
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The training run of every method: SGD with momentum, gradients clipped.
-
-    Chosen among eleven settings, tried with one seed each, because topk stays close to
-    dense with it; it is not dense's best. Training loss at step 150, dense and topk:
-    2.44 and 2.48. Adam at 1e-3, not clipped: 2.27 and 2.67.
-    """
+    """The training run of every method: AdamW, each worker's gradient clipped."""
 
     shape: Shape = field(default_factory=Shape)
     batch: int = 8
-    learning_rate: float = 0.5
-    momentum: float = 0.5
+    learning_rate: float = 2e-3
+    betas: tuple[float, float] = (0.9, 0.99)
     held_out_windows: int = 64
     density: float = 0.01
     seed: int = 0
@@ -118,9 +116,16 @@ def train(
     clock = Clock(limits)
     torch.manual_seed(recipe.seed)
     model = DistributedDataParallel(CharacterModel(recipe.shape))
-    state = attach(model, method, density=recipe.density, seed=recipe.seed)
-    optimizer = torch.optim.SGD(
-        model.parameters(), recipe.learning_rate, recipe.momentum
+    state = attach(
+        model,
+        method,
+        density=recipe.density,
+        warmup=warmup_of(method, recipe.density),
+        clip=_LARGEST_NORM,
+        seed=recipe.seed,
+    )
+    optimizer = AdamW(
+        model.parameters(), recipe.learning_rate, recipe.betas, state=state
     )
     before = held_out_loss(model.module, recipe, corpus)
     losses: list[float] = []
@@ -151,9 +156,14 @@ def train_step(
     optimizer.zero_grad()
     loss = loss_of(model, batch)
     loss.backward()  # type: ignore[no-untyped-call]
-    nn.utils.clip_grad_norm_(model.parameters(), _LARGEST_NORM)
     optimizer.step()
     return loss.item()
+
+
+def warmup_of(method: str, density: float) -> WarmupSteps:
+    """Falling densities for methods that have one."""
+    chosen = catalog.reducer(method, density=density).collective
+    return 0 if chosen.density is None else "auto"
 
 
 def batch_of(recipe: Recipe, corpus: Corpus, step: int) -> Tensor:
