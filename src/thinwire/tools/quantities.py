@@ -1,4 +1,4 @@
-"""Quantities with a unit, as users type them: rates and durations."""
+"""Quantities with a unit, as users read and type them: rates and durations."""
 
 import re
 
@@ -26,6 +26,19 @@ def parse_rate(text: str) -> int:
             "at most 100gbit"
         )
     return rate
+
+
+def rate_text(bits: float) -> str:
+    """Bits per second as networks are named.
+
+    >>> rate_text(10**9), rate_text(2_512_345), rate_text(10)
+    ('1 Gbit/s', '2.51 Mbit/s', '0.01 kbit/s')
+    """
+    units = {unit[0]: step for unit, step in UNITS.items() if step <= bits}
+    prefix, step = max(units.items(), key=lambda unit: unit[1], default=("k", 1000))
+    name = prefix if prefix == "k" else prefix.upper()
+    digits = f"{bits / step:.3g}" if bits < 999 * step else f"{bits / step:.0f}"
+    return f"{digits} {name}bit/s"
 
 
 def parse_duration(text: str, what: str) -> float:

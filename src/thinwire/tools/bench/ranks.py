@@ -86,7 +86,7 @@ class Neighbours:
     @classmethod
     def found(cls) -> "Neighbours":
         """Ask every rank; a namespace or a container is a host of its own."""
-        every = gathered((_host(), _machine()))
+        every = gathered((host_id(), machine_id()))
         hosts, machines = (list(column) for column in zip(*every, strict=True))
         return cls(_numbered(hosts), _numbered(machines))
 
@@ -121,12 +121,14 @@ class Interface:
         return int(self._sent.read_text())
 
 
-def _host() -> str:
+def host_id() -> str:
+    """Whatever shares this process's network: a namespace is a host of its own."""
     network = Path("/proc/self/ns/net")
-    return f"{_machine()} {network.readlink() if network.exists() else ''}"
+    return f"{machine_id()} {network.readlink() if network.exists() else ''}"
 
 
-def _machine() -> str:
+def machine_id() -> str:
+    """Whatever shares this process's kernel and processors."""
     # Containers have their own host names; all share the kernel's boot id.
     start = Path("/proc/sys/kernel/random/boot_id")
     return start.read_text().strip() if start.exists() else socket.gethostname()

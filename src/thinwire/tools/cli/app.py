@@ -10,6 +10,7 @@ from rich.console import Console
 from thinwire.errors import ThinwireError
 from thinwire.tools.cli import bench as bench_commands
 from thinwire.tools.cli import demo as demo_command
+from thinwire.tools.cli import doctor as doctor_command
 from thinwire.tools.cli import lab as lab_commands
 from thinwire.tools.cli import methods as methods_command
 from thinwire.tools.cli import plan as plan_command
@@ -106,3 +107,4 @@ def demo(
 
 
 app.command("plan")(plan_command.command)
+app.command("doctor")(doctor_command.command)

@@ -12,6 +12,7 @@ from thinwire.tools.bench import net
 from thinwire.tools.cli import formatting
 from thinwire.tools.cli.launch import Place, run
 from thinwire.tools.profile import Profile, typed
+from thinwire.tools.quantities import rate_text
 
 _MOST_SHOWN = 8  # ranks whose pairs fit a terminal
 
@@ -40,7 +41,7 @@ def rate(nbytes: float) -> str:
     >>> rate(125e6), rate(12.5e6)
     ('1 Gbit/s', '100 Mbit/s')
     """
-    return f"{formatting.count(8 * nbytes)}bit/s"
+    return rate_text(8 * nbytes)
 
 
 def _table(profile: Profile) -> Table:
