@@ -32,10 +32,10 @@ class Oracle:
         }
 
     def check(self):
-        for param, (wanted, room) in self.expected.items():
+        for param, (wanted, error) in self.expected.items():
             found = param.detach().double()
             kind = torch.finfo(param.dtype)
-            room = room + wanted.abs() * kind.eps + kind.tiny * kind.eps
+            room = error + wanted.abs() * kind.eps + kind.tiny * kind.eps
             wrong = (found - wanted).abs() > room
             assert not wrong.any(), (found[wrong], wanted[wrong], room[wrong])
             self.checked += 1

@@ -75,13 +75,13 @@ class Rules:
         key = (id(group), step, pending)
         if key not in self._known:
             self._known[key] = len(self._numbers)
-            beta1, beta2 = betas = tuple(map(float, group["betas"]))
+            beta1, beta2 = map(float, group["betas"])
             size = float(group["lr"]) / (1 - beta1**step)
             root = sqrt(1 - beta2**step)
             sign = -1 if group["maximize"] else 1
             numbers = (size, root, group["eps"], sign, step)
             self._numbers.append(numbers)
-            pair = self._pairs.setdefault(betas, len(self._pairs))
+            pair = self._pairs.setdefault((beta1, beta2), len(self._pairs))
             self._places.append((pair, len(pending)))
             self._decays.append(decays_of(pending))
         return self._known[key]
