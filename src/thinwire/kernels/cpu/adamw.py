@@ -73,9 +73,10 @@ def decay_(tensors: AdamTensors, rules: AdamRules) -> None:
 
 
 def has_zero(grads: Sequence[Tensor]) -> bool:
-    return any(
-        _has_zero(grad.data_ptr(), _KINDS[grad.dtype], grad.numel()) for grad in grads
-    )
+    found, starts = np.zeros(1, np.int64), _starts(grads)
+    given = (_addresses(AdamTensors(*[list(grads)] * 3)), starts, found)
+    share_out(partial(_find_zero, *given), 0, int(starts[-1]), boundary=lambda p: p)
+    return bool(found[0])
 
 
 def _addresses(tensors: AdamTensors) -> Addresses:
@@ -235,11 +236,16 @@ def _decay_all(
 
 
 @kernel
-def _has_zero(grad: int, kind: int, size: int) -> bool:
-    i = 0
-    while i < size:
-        step, marks = _marks(grad, kind, i, size)
-        if marks != (1 << step) - 1:
-            return True
-        i += step
-    return False
+def _find_zero(
+    addresses: Addresses, starts: Bits, found: Bits, low: int, high: int
+) -> None:
+    for number in range(len(addresses)):
+        _, grad, _, kind = addresses[number]
+        i = max(low, starts[number]) - starts[number]
+        end = min(high, starts[number + 1]) - starts[number]
+        # Another thread may find one first.
+        while i < end and found[0] == 0:
+            step, marks = _marks(grad, kind, i, end)
+            if marks != (1 << step) - 1:
+                found[0] = 1
+            i += step
