@@ -157,11 +157,11 @@ class AdamW(torch.optim.AdamW):
         if delivered.finite:
             units = delivered.units
             names = chain.from_iterable(unit.layout.names for unit in units)
-            self._apply(units, {known[name] for name in names})
+            self._apply(units, {id(known[name]) for name in names})
         return loss
 
-    def _apply(self, units: Sequence[Delivery], listed: set[Tensor] | None) -> None:
-        """Do a step; `listed` are the parameters in the units, None without a state."""
+    def _apply(self, units: Sequence[Delivery], listed: set[int] | None) -> None:
+        """Do a step; `listed` are ids of parameters in units; None: no state."""
         members = self._members()
         for device in {member.param.device: None for member in members}:
             here = [member for member in members if member.param.device == device]
@@ -169,7 +169,7 @@ class AdamW(torch.optim.AdamW):
                 grads = [m.grad for m in here if not m.grad.is_sparse]
                 whole = not kernels.has_zero(grads)
             else:
-                whole = not any(member.param in listed for member in here)
+                whole = not any(id(member.param) in listed for member in here)
             torchs = [m for m in here if whole and _is_torchs(m)]
             for group in self.param_groups if torchs else ():
                 self._step_as_torch(group, [m for m in torchs if m.group is group])
@@ -219,20 +219,21 @@ class AdamW(torch.optim.AdamW):
         self,
         members: Sequence[_Member],
         units: Sequence[Delivery],
-        listed: set[Tensor] | None,
+        listed: set[int] | None,
         *,
         whole: bool,
     ) -> None:
         rules = Rules()
         for member in members:
             self._begin(member, rules)
+        torch._foreach_add_([member.state["step"] for member in members], 1)
         dense = [member for member in members if not member.grad.is_sparse]
-        some = [m for m in dense if listed and m.param in listed]
+        some = [m for m in dense if listed and id(m.param) in listed]
         if some and self._source is not None:
-            numbers = {m.param: i for i, m in enumerate(some)}
+            numbers = {id(m.param): i for i, m in enumerate(some)}
             lists = lists_of(units, self._source.parameters, numbers)
             kernels.adamw_at_(*_call(some, rules), lists)
-        others = [m for m in dense if not (listed and m.param in listed)]
+        others = [m for m in dense if not (listed and id(m.param) in listed)]
         if others:
             everything = whole or listed is not None
             kernels.adamw_(*_call(others, rules), everything=everything)
@@ -247,14 +248,13 @@ class AdamW(torch.optim.AdamW):
             _finish(member, whole=whole and not member.grad.is_sparse)
 
     def _begin(self, member: _Member, rules: Rules) -> None:
-        """Count a parameter's step; find its records and its rule."""
+        """Count a step, in all but its tensor; find records and rule."""
         state, step = member.state, member.state["step"]
         count = self._counts.get(step)
         if count is None:
             count = int(step.item())
-        member.records = moments.in_records(member.param, state, count)
-        step += 1
         self._counts[step] = count + 1
+        member.records = moments.in_records(member.param, state, count)
         pending = longer(state.get("pending_decay", ()), member.group)
         if pending:
             state["pending_decay"] = pending

@@ -41,7 +41,9 @@ Rules = tuple[Counts, Floats, Counts, Floats, Floats]
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 # Entries for which a second thread is worth waking: each costs 20 to 60 ns.
 _SHARE = 4096
-_AHEAD = 16
+# How many entries of a list, and elements of a pass, prefetching is ahead.
+_AHEAD = 32
+_LEAD = 2048
 
 
 def adamw_at_(
@@ -121,6 +123,16 @@ def _store(address: int, kind: int, i: int, value: Any) -> None:
 
 
 @part
+def _prefetch(place: Any, i: int) -> None:
+    """Prefetch what an update of element `i` needs, but for its gradient."""
+    param, records, kind = place
+    prefetch_address(param + (4 if kind == 0 else 2) * i)
+    # A record may lie in two lines.
+    prefetch_address(records + 12 * i)
+    prefetch_address(records + 12 * i + 8)
+
+
+@part
 def _update(place: Any, rule: Any, i: int, value: Any) -> None:
     """Update element `i`, whose gradient is `value`."""
     param, records, kind = place
@@ -175,8 +187,7 @@ def _update_at(
                 if e + _AHEAD < end:
                     i = np.int64(indices[e + _AHEAD]) - first
                     prefetch_address(grad + size * i)
-                    prefetch_address(records + 12 * i)
-                    prefetch_address(param + size * i)
+                    _prefetch(place, i)
                 i = np.int64(indices[e]) - first
                 value = _load(grad, kind, i)
                 if value != 0:
@@ -204,6 +215,11 @@ def _update_all(
             step, marks = _marks(grad, kind, i, end)
             if everything:
                 marks = np.int64((1 << step) - 1)
+            elif i + _LEAD + 32 <= end:
+                later = _marks(grad, kind, i + _LEAD, end)[1]
+                while later != 0:
+                    _prefetch(place, i + _LEAD + trailing_zeros(later))
+                    later &= later - 1
             while marks != 0:
                 at = i + trailing_zeros(marks)
                 _update(place, rule, at, _load(grad, kind, at))
