@@ -141,3 +141,13 @@ def test_has_zero(backend, dtype):
             grads[2][zero] = -0.0
         assert backend.has_zero(grads) == (zero is not None)
     assert not backend.has_zero([])
+
+
+@pytest.mark.parametrize("zero", [None, 0, 700, 1399])
+def test_has_zero_in_parts_for_threads(monkeypatch, zero):
+    monkeypatch.setattr(threads, "SHARE", 100)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    grads = [torch.ones(700), torch.ones(700)]
+    if zero is not None:
+        grads[zero // 700][zero % 700] = 0
+    assert cpu.has_zero(grads) == (zero is not None)

@@ -1,12 +1,13 @@
 """AdamW for gradients of which each step delivers a part."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.optim.adamw import adamw
 
 from thinwire import kernels
@@ -14,7 +15,7 @@ from thinwire.errors import ConfigError
 from thinwire.kernels import AdamRules, AdamTensors
 from thinwire.layout import DTYPES
 from thinwire.optim import moments
-from thinwire.optim.deliveries import Deliveries, DeliveryState, lists_of
+from thinwire.optim.deliveries import Delivery, DeliveryState, lists_of
 from thinwire.optim.moments import State
 from thinwire.optim.rows import update_rows_
 from thinwire.optim.rules import LONGEST_DECAY, Rules, longer
@@ -37,7 +38,7 @@ class _Member:
     """A parameter that has a gradient in this step.
 
     `work` and `grad` have the same memory layout, without gaps: those of the parameter,
-    or copies.
+    or copies. A sparse gradient has its own.
     """
 
     param: Tensor
@@ -45,7 +46,8 @@ class _Member:
     grad: Tensor
     state: State
     group: Group
-    rule: int = -1
+    records: Tensor = field(init=False)
+    rule: int = field(init=False)
 
 
 class AdamW(torch.optim.AdamW):
@@ -104,7 +106,7 @@ class AdamW(torch.optim.AdamW):
         **options: Unpack[Options],
     ) -> None:
         self._source = state
-        # Steps of each parameter, so that a tensor on a device is read once.
+        # What the states' step tensors hold: one on a device is read only once.
         self._counts: dict[Tensor, int] = {}
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
         # A GradScaler shall unscale gradients itself, and skip steps.
@@ -148,27 +150,36 @@ class AdamW(torch.optim.AdamW):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        delivered = None if self._source is None else self._source.deliveries()
-        if delivered is None or delivered.finite:
-            self._apply(delivered)
+        if self._source is None:
+            self._apply((), None)
+            return loss
+        delivered, known = self._source.deliveries(), self._source.parameters
+        if delivered.finite:
+            units = delivered.units
+            names = chain.from_iterable(unit.layout.names for unit in units)
+            self._apply(units, {id(known[name]) for name in names})
         return loss
 
-    def _apply(self, delivered: Deliveries | None) -> None:
-        members, rows = self._members()
-        devices = {member.param.device: None for member in (*members, *rows)}
-        whole = self._whole(members, delivered)
-        torchs = [m for m in members if whole and _is_torchs(m)]
-        for group in self.param_groups:
-            self._step_as_torch(group, [m for m in torchs if m.group is group])
-        waiting = [m for m in members if not (whole and _is_torchs(m))]
-        for device in devices:
-            here = [m for m in waiting if m.param.device == device]
-            rows_here = [m for m in rows if m.param.device == device]
-            self._step_waiting(here, rows_here, delivered, whole=whole)
+    def _apply(self, units: Sequence[Delivery], listed: set[int] | None) -> None:
+        """Do a step; `listed` are ids of parameters in units; None: no state."""
+        members = self._members()
+        for device in {member.param.device: None for member in members}:
+            here = [member for member in members if member.param.device == device]
+            if listed is None:
+                grads = [m.grad for m in here if not m.grad.is_sparse]
+                whole = not kernels.has_zero(grads)
+            else:
+                whole = not any(id(member.param) in listed for member in here)
+            torchs = [m for m in here if whole and _is_torchs(m)]
+            for group in self.param_groups if torchs else ():
+                self._step_as_torch(group, [m for m in torchs if m.group is group])
+            waiting = [m for m in here if not (whole and _is_torchs(m))]
+            if waiting:
+                self._step_waiting(waiting, units, listed, whole=whole)
 
-    def _members(self) -> tuple[list[_Member], list[_Member]]:
-        """The parameters with a gradient, and those whose gradient has rows."""
-        dense, rows = [], []
+    def _members(self) -> list[_Member]:
+        """The parameters with a gradient."""
+        found = []
         for group in self.param_groups:
             fused = bool(group["fused"])
             for param in group["params"]:
@@ -178,29 +189,12 @@ class AdamW(torch.optim.AdamW):
                 state = self.state[param]
                 if not state:
                     state.update(moments.new_state(param, fused=fused))
-                if grad.is_sparse:
-                    rows.append(_Member(param, param, grad.coalesce(), state, group))
-                else:
-                    dense.append(_Member(param, *_aligned(param, grad), state, group))
-        return dense, rows
-
-    def _whole(self, members: Sequence[_Member], delivered: Deliveries | None) -> bool:
-        """Whether every element of every parameter was delivered."""
-        if delivered is None:
-            return not kernels.has_zero([member.grad for member in members])
-        if not delivered.units or self._source is None:
-            return True
-        mine = {member.param for member in members}
-        known = self._source.parameters
-        return not any(
-            known[name] in mine
-            for unit in delivered.units
-            for name in unit.layout.names
-        )
+                found.append(_Member(param, *_aligned(param, grad), state, group))
+        return found
 
     def _step_as_torch(self, group: Group, members: Sequence[_Member]) -> None:
         for member in members:
-            self._counts.pop(member.param, None)
+            self._counts.pop(member.state["step"], None)
         if members:
             beta1, beta2 = group["betas"]
             adamw(
@@ -224,80 +218,68 @@ class AdamW(torch.optim.AdamW):
     def _step_waiting(
         self,
         members: Sequence[_Member],
-        rows: Sequence[_Member],
-        delivered: Deliveries | None,
+        units: Sequence[Delivery],
+        listed: set[int] | None,
         *,
         whole: bool,
     ) -> None:
-        rules, records = Rules(), {}
-        for member in (*members, *rows):
-            records[member.param] = self._begin(member, rules)
-        self._update(members, records, rules, delivered, whole=whole)
-        for member in rows:
-            one = rules.of([member.rule])
-            update_rows_(member.work, member.grad, member.state, one)
-        every = (*members, *rows)
-        done = {m.param for m in members} if whole else set()
-        due = [m for m in every if m.param not in done and _is_due(m.state)]
+        rules = Rules()
+        for member in members:
+            self._begin(member, rules)
+        torch._foreach_add_([member.state["step"] for member in members], 1)
+        dense = [member for member in members if not member.grad.is_sparse]
+        some = [m for m in dense if listed and id(m.param) in listed]
+        if some and self._source is not None:
+            numbers = {id(m.param): i for i, m in enumerate(some)}
+            lists = lists_of(units, self._source.parameters, numbers)
+            kernels.adamw_at_(*_call(some, rules), lists)
+        others = [m for m in dense if not (listed and id(m.param) in listed)]
+        if others:
+            everything = whole or listed is not None
+            kernels.adamw_(*_call(others, rules), everything=everything)
+        for member in members:
+            if member.grad.is_sparse:
+                one = rules.of([member.rule])
+                update_rows_(member.work, member.grad, member.state, one)
+        due = [member for member in members if _is_due(member.state)]
         if due:
-            kernels.decay_(*_call(due, records, rules))
-        for member in every:
-            if member.work is not member.param:
-                member.param.copy_(member.work)
-            if member.param in done and member.param.dtype == torch.float32:
-                moments.as_torch(member.param, member.state)
-            elif member.param in done or _is_due(member.state):
-                member.state.pop("pending_decay", None)
+            kernels.decay_(*_call(due, rules))
+        for member in members:
+            _finish(member, whole=whole and not member.grad.is_sparse)
 
-    def _begin(self, member: _Member, rules: Rules) -> Tensor:
-        """Count a parameter's step; returns its records."""
-        param, state = member.param, member.state
-        count = self._counts.get(param)
+    def _begin(self, member: _Member, rules: Rules) -> None:
+        """Count a step, in all but its tensor; find records and rule."""
+        state, step = member.state, member.state["step"]
+        count = self._counts.get(step)
         if count is None:
-            count = int(state["step"].item())
-        records = moments.in_records(param, state, count)
-        self._counts[param] = count + 1
-        state["step"] += 1
+            count = int(step.item())
+        self._counts[step] = count + 1
+        member.records = moments.in_records(member.param, state, count)
         pending = longer(state.get("pending_decay", ()), member.group)
         if pending:
             state["pending_decay"] = pending
         member.rule = rules.add(member.group, count + 1, pending)
-        return records
-
-    def _update(
-        self,
-        members: Sequence[_Member],
-        records: Mapping[Tensor, Tensor],
-        rules: Rules,
-        delivered: Deliveries | None,
-        *,
-        whole: bool,
-    ) -> None:
-        listed: set[Tensor] = set()
-        if delivered is not None and self._source is not None and not whole:
-            known = self._source.parameters
-            units = delivered.units
-            listed = {known[n] for unit in units for n in unit.layout.names}
-            some = [m for m in members if m.param in listed]
-            numbers = {m.param: i for i, m in enumerate(some)}
-            lists = lists_of(units, known, numbers)
-            if lists:
-                kernels.adamw_at_(*_call(some, records, rules), lists)
-        others = [m for m in members if m.param not in listed]
-        if others:
-            everything = whole or delivered is not None
-            kernels.adamw_(*_call(others, records, rules), everything=everything)
 
 
-def _call(
-    members: Sequence[_Member], records: Mapping[Tensor, Tensor], rules: Rules
-) -> tuple[AdamTensors, AdamRules]:
+def _call(members: Sequence[_Member], rules: Rules) -> tuple[AdamTensors, AdamRules]:
     tensors = AdamTensors(
         [member.work for member in members],
         [m.work if m.grad.is_sparse else m.grad for m in members],
-        [records[member.param] for member in members],
+        [member.records for member in members],
     )
     return tensors, rules.of([member.rule for member in members])
+
+
+def _finish(member: _Member, *, whole: bool) -> None:
+    """End a parameter's step; `whole` if every element was delivered."""
+    param, state = member.param, member.state
+    if member.work is not param:
+        param.copy_(member.work)
+    increment_version(param)  # kernels write without autograd's knowledge
+    if whole and param.dtype == torch.float32:
+        moments.as_torch(param, state)
+    elif whole or _is_due(state):
+        state.pop("pending_decay", None)
 
 
 def _is_due(state: State) -> bool:
@@ -308,11 +290,14 @@ def _is_due(state: State) -> bool:
 def _is_torchs(member: _Member) -> bool:
     """Whether torch's own step is the right one if everything was delivered."""
     single = member.param.dtype == member.grad.dtype == torch.float32
-    return single and "delivered_at" not in member.state
+    waiting = member.grad.is_sparse or "delivered_at" in member.state
+    return single and not waiting
 
 
 def _aligned(param: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     """A parameter and its gradient with the same strides, without gaps."""
+    if grad.is_sparse:
+        return moments.filled(param), grad.coalesce()
     if grad.dtype == param.dtype and param.is_contiguous() and grad.is_contiguous():
         return param, grad
     work = moments.filled(param)

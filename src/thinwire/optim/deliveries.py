@@ -46,12 +46,12 @@ class DeliveryState(Protocol):
 def lists_of(
     units: Sequence[Delivery],
     parameters: Mapping[str, Tensor],
-    numbers: Mapping[Tensor, int],
+    numbers: Mapping[int, int],
 ) -> list[AdamList]:
-    """Lists for the kernels; `numbers` are those of the parameters in the call."""
+    """Lists for the kernels; `numbers` are those of parameters in the call, by id."""
     found = []
     for unit in units:
-        pieces = [numbers.get(parameters[name], -1) for name in unit.layout.names]
+        pieces = [numbers.get(id(parameters[name]), -1) for name in unit.layout.names]
         if max(pieces, default=-1) >= 0:
             offsets, numbered = _offsets(unit.layout), torch.tensor(pieces)
             found.append(AdamList(unit.indices, offsets, numbered.int()))

@@ -25,29 +25,26 @@ Decay = tuple[float, ...]
 
 
 @lru_cache(maxsize=16)
-def factors_of(beta1: float, beta2: float) -> Tensor:
-    """The `factors` of `AdamRules` for a pair of betas, by the steps waited.
+def factors_of(*pairs: tuple[float, float]) -> Tensor:
+    """The `factors` of `AdamRules` for pairs of betas, by the steps waited.
 
     After tau steps, for either beta: beta^tau, what is left of the old moment, and
     (1 - beta^tau) / tau, which makes a new one per step of a sum. Column 0 is not used.
+    All tables have the length that the largest beta needs.
 
-    >>> factors_of(0.5, 0.25)[:, 2].tolist()
+    >>> factors_of((0.5, 0.25))[0, :, 2].tolist()
     [0.25, 0.375, 0.0625, 0.46875]
     """
-    largest = max(beta1, beta2)
+    largest = max(map(max, pairs))
     steps = ceil(_VANISHING / log(largest)) if largest > 0 else 1
-    count = min(steps + 2, _MOST_STEPS)
-    waited = np.arange(1, count)
-    first, second = (np.cumprod(np.full(count - 1, b)) for b in (beta1, beta2))
-    table = np.zeros((4, count))
-    table[:, 1:] = (
-        first,
-        (1 - first) / waited,
-        second,
-        (1 - second) / waited,
-    )
-    table[:, -1] = 0
-    return torch.from_numpy(table.astype(np.float32))
+    waited = np.arange(1, min(steps + 2, _MOST_STEPS))
+    tables = np.zeros((len(pairs), 4, len(waited) + 1))
+    for table, betas in zip(tables, pairs, strict=True):
+        for row, beta in zip((0, 2), betas, strict=True):
+            left = np.cumprod(np.full(len(waited), beta))
+            table[row, 1:], table[row + 1, 1:] = left, (1 - left) / waited
+    tables[:, :, -1] = 0
+    return torch.from_numpy(tables.astype(np.float32))
 
 
 def decays_of(pending: Decay) -> Tensor:
@@ -78,13 +75,13 @@ class Rules:
         key = (id(group), step, pending)
         if key not in self._known:
             self._known[key] = len(self._numbers)
-            beta1, beta2 = betas = group["betas"]
+            beta1, beta2 = map(float, group["betas"])
             size = float(group["lr"]) / (1 - beta1**step)
             root = sqrt(1 - beta2**step)
             sign = -1 if group["maximize"] else 1
             numbers = (size, root, group["eps"], sign, step)
             self._numbers.append(numbers)
-            pair = self._pairs.setdefault(betas, len(self._pairs))
+            pair = self._pairs.setdefault((beta1, beta2), len(self._pairs))
             self._places.append((pair, len(pending)))
             self._decays.append(decays_of(pending))
         return self._known[key]
@@ -95,17 +92,6 @@ class Rules:
             torch.tensor(which, dtype=torch.int32),
             torch.tensor(self._numbers, dtype=torch.float32),
             torch.tensor(self._places, dtype=torch.int32),
-            _all_factors(tuple(self._pairs)),
+            factors_of(*self._pairs),
             torch.stack(self._decays),
         )
-
-
-@lru_cache(maxsize=16)
-def _all_factors(pairs: tuple[tuple[float, float], ...]) -> Tensor:
-    """Tables of several lengths as one: shorter ones repeat their last column."""
-    tables = [factors_of(*pair) for pair in pairs]
-    longest = max(table.shape[1] for table in tables)
-    room = [
-        [table, table[:, -1:].expand(4, longest - table.shape[1])] for table in tables
-    ]
-    return torch.stack([torch.cat(each, 1) for each in room])

@@ -41,7 +41,9 @@ Rules = tuple[Counts, Floats, Counts, Floats, Floats]
 _KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 # Entries for which a second thread is worth waking: each costs 20 to 60 ns.
 _SHARE = 4096
-_AHEAD = 16
+# How many entries of a list, and elements of a pass, prefetching is ahead.
+_AHEAD = 32
+_LEAD = 2048
 
 
 def adamw_at_(
@@ -73,9 +75,10 @@ def decay_(tensors: AdamTensors, rules: AdamRules) -> None:
 
 
 def has_zero(grads: Sequence[Tensor]) -> bool:
-    return any(
-        _has_zero(grad.data_ptr(), _KINDS[grad.dtype], grad.numel()) for grad in grads
-    )
+    found, starts = np.zeros(1, np.int64), _starts(grads)
+    given = (_addresses(AdamTensors(*[list(grads)] * 3)), starts, found)
+    share_out(partial(_find_zero, *given), 0, int(starts[-1]), boundary=lambda p: p)
+    return bool(found[0])
 
 
 def _addresses(tensors: AdamTensors) -> Addresses:
@@ -117,6 +120,16 @@ def _store(address: int, kind: int, i: int, value: Any) -> None:
         store_short(address + 2 * i, np.uint16(half if value == value else 0x7FC0))  # noqa: PLR0124 - is it a number?
     else:
         store_short(address + 2 * i, float16_bits(value))
+
+
+@part
+def _prefetch(place: Any, i: int) -> None:
+    """Prefetch what an update of element `i` needs, but for its gradient."""
+    param, records, kind = place
+    prefetch_address(param + (4 if kind == 0 else 2) * i)
+    # A record may lie in two lines.
+    prefetch_address(records + 12 * i)
+    prefetch_address(records + 12 * i + 8)
 
 
 @part
@@ -174,8 +187,7 @@ def _update_at(
                 if e + _AHEAD < end:
                     i = np.int64(indices[e + _AHEAD]) - first
                     prefetch_address(grad + size * i)
-                    prefetch_address(records + 12 * i)
-                    prefetch_address(param + size * i)
+                    _prefetch(place, i)
                 i = np.int64(indices[e]) - first
                 value = _load(grad, kind, i)
                 if value != 0:
@@ -203,6 +215,11 @@ def _update_all(
             step, marks = _marks(grad, kind, i, end)
             if everything:
                 marks = np.int64((1 << step) - 1)
+            elif i + _LEAD + 32 <= end:
+                later = _marks(grad, kind, i + _LEAD, end)[1]
+                while later != 0:
+                    _prefetch(place, i + _LEAD + trailing_zeros(later))
+                    later &= later - 1
             while marks != 0:
                 at = i + trailing_zeros(marks)
                 _update(place, rule, at, _load(grad, kind, at))
@@ -235,11 +252,16 @@ def _decay_all(
 
 
 @kernel
-def _has_zero(grad: int, kind: int, size: int) -> bool:
-    i = 0
-    while i < size:
-        step, marks = _marks(grad, kind, i, size)
-        if marks != (1 << step) - 1:
-            return True
-        i += step
-    return False
+def _find_zero(
+    addresses: Addresses, starts: Bits, found: Bits, low: int, high: int
+) -> None:
+    for number in range(len(addresses)):
+        _, grad, _, kind = addresses[number]
+        i = max(low, starts[number]) - starts[number]
+        end = min(high, starts[number + 1]) - starts[number]
+        # Another thread may find one first.
+        while i < end and found[0] == 0:
+            step, marks = _marks(grad, kind, i, end)
+            if marks != (1 << step) - 1:
+                found[0] = 1
+            i += step

@@ -293,7 +293,7 @@ def _tables(rules: AdamRules, device: torch.device) -> tuple[Any, ...]:
     packed = torch.cat([each.reshape(-1).view(torch.int32) for each in small])
     parts = packed.to(device, non_blocking=True).split([e.numel() for e in small])
     which, numbers, places, decays = parts
-    factors = _copy(rules.factors, device)
+    factors = _copy_of_factors(rules.factors, device)
     return (
         which,
         numbers.view(torch.float32),
@@ -308,3 +308,7 @@ def _tables(rules: AdamRules, device: torch.device) -> tuple[Any, ...]:
 def _copy(table: Tensor, device: torch.device) -> Tensor:
     """A copy of a tensor that is never changed, made once."""
     return table.to(device)
+
+
+# A megabyte for a beta of 0.999; a schedule of betas has others in every step.
+_copy_of_factors = lru_cache(maxsize=4)(_copy.__wrapped__)
