@@ -67,7 +67,7 @@ class Oracle:
         m = beta1**tau * mine["m"] + (1 - beta1**tau) * d / tau
         v = beta2**tau * mine["v"] + (1 - beta2**tau) * d**2 / tau
         root = (v / (1 - beta2**t)).sqrt() + eps
-        change = lr * tau * (m / (1 - beta1**t)) / root
+        change = lr * tau**1.125 * (m / (1 - beta1**t)) / root
 
         mine["decay"] *= 1 - lr * group["weight_decay"]
         mine["decays"] += lr * group["weight_decay"] != 0 or mine["decays"] > 0
@@ -79,4 +79,4 @@ class Oracle:
             mine["decays"] = 0
         mine["decay"][mask | due] = 1
         mine["m"][mask], mine["v"][mask], mine["last"][mask] = m[mask], v[mask], t
-        return wanted, 2e-5 * lr * tau.sqrt()
+        return wanted, 2e-5 * lr * tau**0.625

@@ -28,10 +28,10 @@ class AdamRules(NamedTuple):
             of this step.
         places: For each rule, int32: its table in `factors`, and how many steps of
             decay are pending, this one included.
-        factors: For each pair of betas, float32: four rows by the steps waited, of the
-            old momentum, the gradient, the old energy and the gradient's square. The
-            last column stands for all longer waits, but the factors of the gradient and
-            its square are then 1 / steps.
+        factors: For each pair of betas, float32: five rows by the steps waited, of the
+            old momentum, the gradient, the old energy and the gradient's square, and
+            of a step. The last column stands for all longer waits, but the factors of
+            the gradient and its square are then 1 / steps.
         decays: For each rule, float32: the product of the last n factors of decay.
 
     """

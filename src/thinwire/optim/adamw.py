@@ -59,7 +59,7 @@ class AdamW(torch.optim.AdamW):
 
         m = beta1^tau m + (1 - beta1^tau) d / tau
         v = beta2^tau v + (1 - beta2^tau) d^2 / tau
-        theta -= lr tau m / (sqrt(v) + eps)
+        theta -= lr tau^(9/8) m / (sqrt(v) + eps)
 
     with Adam's corrections of bias; nothing of the other elements is read or changed.
     Weight decay counts all steps; what is pending is applied with a delivery, and to

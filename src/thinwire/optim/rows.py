@@ -21,7 +21,7 @@ def update_rows_(param: Tensor, grad: Tensor, state: State, rules: AdamRules) ->
     place = tuple(grad.indices())
     value = grad.values().float() * sign
     # As after one step.
-    old, new, old2, new2 = rules.factors[int(rules.places[rule, 0]), :, 1].to(
+    old, new, old2, new2 = rules.factors[int(rules.places[rule, 0]), :4, 1].to(
         param.device
     )
     exp_avg, exp_avg_sq, delivered_at = (state[name] for name in RECORDS)

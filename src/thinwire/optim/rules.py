@@ -29,21 +29,23 @@ def factors_of(*pairs: tuple[float, float]) -> Tensor:
     """The `factors` of `AdamRules` for pairs of betas, by the steps waited.
 
     After tau steps, for either beta: beta^tau, what is left of the old moment, and
-    (1 - beta^tau) / tau, which makes a new one per step of a sum. Column 0 is not used.
-    All tables have the length that the largest beta needs.
+    (1 - beta^tau) / tau, which makes a new one per step of a sum. The last row is
+    tau^(1/8), by which a step goes farther. Column 0 is not used. All tables have the
+    length that the largest beta needs.
 
-    >>> factors_of((0.5, 0.25))[0, :, 2].tolist()
-    [0.25, 0.375, 0.0625, 0.46875]
+    >>> factors_of((0.5, 0.25))[0, :, 4].tolist()
+    [0.0625, 0.234375, 0.00390625, 0.2490234375, 1.1892070770263672]
     """
     largest = max(map(max, pairs))
     steps = ceil(_VANISHING / log(largest)) if largest > 0 else 1
     waited = np.arange(1, min(steps + 2, _MOST_STEPS))
-    tables = np.zeros((len(pairs), 4, len(waited) + 1))
+    tables = np.zeros((len(pairs), 5, len(waited) + 1))
     for table, betas in zip(tables, pairs, strict=True):
         for row, beta in zip((0, 2), betas, strict=True):
             left = np.cumprod(np.full(len(waited), beta))
             table[row, 1:], table[row + 1, 1:] = left, (1 - left) / waited
-    tables[:, :, -1] = 0
+    tables[:, :4, -1] = 0
+    tables[:, 4, 1:] = np.sqrt(np.sqrt(np.sqrt(waited)))
     return torch.from_numpy(tables.astype(np.float32))
 
 

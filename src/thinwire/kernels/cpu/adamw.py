@@ -148,7 +148,8 @@ def _update(place: Any, rule: Any, i: int, value: Any) -> None:
     momentum = factors[0, column] * load_float(record) + of_mean * value
     energy = factors[2, column] * load_float(record + 4) + of_square * (value * value)
     divisor = np.float32(math.sqrt(energy)) / numbers[1] + numbers[2]
-    change = (numbers[0] * (momentum * steps)) / divisor
+    reach = steps * factors[4, column]
+    change = (numbers[0] * (momentum * reach)) / divisor
     kept = _load(param, kind, i) * decays[min(waited, pending)]
     _store(param, kind, i, kept - change)
     store_float(record, momentum)

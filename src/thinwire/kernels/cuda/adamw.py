@@ -77,7 +77,7 @@ def _update(
     record = (records + 12 * i).to(tl.pointer_type(tl.float32))
     delivered = tl.load(record + 2, mask=inside, other=0.0)
     waited = (step - delivered).to(tl.int32)
-    factor = factors + pair * 4 * longest + tl.minimum(waited, longest - 1)
+    factor = factors + pair * 5 * longest + tl.minimum(waited, longest - 1)
     steps = tl.where(inside, waited, 1).to(tl.float32)
     rate = tl.div_rn(tl.full(steps.shape, 1.0, tl.float32), steps)
     long = waited >= longest - 1
@@ -95,7 +95,8 @@ def _update(
     eps = tl.load(number + 2, mask=inside, other=1.0)
     divisor = tl.div_rn(tl.sqrt_rn(energy), root) + eps
     size = tl.load(number, mask=inside, other=0.0)
-    change = tl.div_rn(size * (momentum * steps), divisor)
+    reach = steps * tl.load(factor + 4 * longest, mask=inside, other=0.0)
+    change = tl.div_rn(size * (momentum * reach), divisor)
     table = decays + rule * DECAYS
     kept = _decayed(param, i, kind, inside, table, pending, waited, halves)
     _write(param, i, kind, inside, kept - change, halves)
