@@ -129,7 +129,10 @@ class Pipeline:
         if state.deferred_errors is None and x.device.type == "cuda":
             state.deferred_errors = kernels.DeferredErrors(group.size, x.device)
         errors = state.deferred_errors
-        channel = Channel(group, self.codec, state.step, self.seed, errors)
+        channel = Channel(
+            *(group, self.codec, state.step, self.seed, errors),
+            finite=self.on_nonfinite != "unchecked",
+        )
         state.undo = state.collective_memory.to_dict()
         with _hidden(state.memory, unused, scale):
             self.feedback.accumulate(grad, state.memory, scale=scale)
