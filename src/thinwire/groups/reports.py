@@ -39,7 +39,7 @@ class Report:
                 for each in lists
             )
             return cls(int(refused), sends, expects)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return cls()
 
 
