@@ -60,6 +60,9 @@ class Channel:
     With `deferred_errors`, packets of a fixed length in the memory of a device are
     checked there: an error sets the flag of its sender and is not raised. The decoded
     list is then arbitrary.
+
+    Packets with a value that is not finite are refused, unless `finite` is False: then
+    the ranks have not agreed that their gradients are finite.
     """
 
     group: Group
@@ -67,6 +70,7 @@ class Channel:
     step: int = 0
     seed: int = 0
     deferred_errors: kernels.DeferredErrors | None = None
+    finite: bool = True
 
     @property
     def rank(self) -> int:
@@ -214,12 +218,12 @@ class Channel:
             header = self._codec.header(size, nnz)
         try:
             if self.deferred_errors is None or header is None:
-                packet = Packet.parse(body)
+                packet = Packet.parse(body, finite=self.finite)
             else:
                 # In device memory: the header is compared there, not fetched.
                 flag = self.deferred_errors.flag(src)
                 kernels.flag_mismatch_(flag, body[: len(header)], header)
-                packet = Packet.parse(body, header, errors=flag)
+                packet = Packet.parse(body, header, flag, finite=self.finite)
             vector = self._codec.decode(packet, size, nnz, key=key)
         except WireError as error:
             raise WireError(f"from rank {src}: {error}") from error

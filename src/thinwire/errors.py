@@ -22,7 +22,10 @@ class GroupError(ThinwireError):
 
 
 class PeerError(GroupError):
-    """A peer is dead or stuck; `ranks` names the peers that are known to be."""
+    """A peer is dead or stuck, or sends what is not expected; `ranks` names such peers.
+
+    Where two ranks disagree on a message, each names the other, and others name both.
+    """
 
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)

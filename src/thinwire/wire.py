@@ -54,6 +54,7 @@ class Packet:
     body: Tensor
     summed: bool = False
     errors: Tensor | None = None
+    finite: bool = False
 
     @classmethod
     def build(
@@ -95,11 +96,14 @@ class Packet:
         body: Tensor,
         header: bytes | None = None,
         errors: Tensor | None = None,
+        *,
+        finite: bool = False,
     ) -> "Packet":
         """Read a header and check it against the bytes that came with it.
 
         With a `header`, that one is read and the bytes are not fetched from a device.
-        Decoders may set the flag `errors` instead of raising an error.
+        Decoders may set the flag `errors` instead of raising an error. If `finite`,
+        they refuse values that are not.
         """
         flags, index_tag, value_tag, reserved, *fields = _header(body, header)
         size, nnz, index_words, words, checksum = fields
@@ -120,7 +124,7 @@ class Packet:
         if summed:
             _verify(body, checksum)
         tags = index_tag, value_tag
-        return cls(tags, size, nnz, index_nbytes, body, summed, errors)
+        return cls(tags, size, nnz, index_nbytes, body, summed, errors, finite)
 
     @staticmethod
     def announced(message: Tensor) -> int:

@@ -8,6 +8,8 @@ import torch
 from tests.collectives.row_sums import dense_sum, some_rows, sums
 from tests.collectives.test_s2 import SIZE, conserved, grads, steps
 from thinwire.collectives import S2, UnionReduce
+from thinwire.collectives.step_summary import StepSummary
+from thinwire.errors import WireError
 from thinwire.rows import Rows
 
 
@@ -65,3 +67,9 @@ def test_what_is_not_finite_is_gone_after_its_step(kind, bad):
 def test_nothing_is_searched_where_nothing_is_stuck(monkeypatch):
     monkeypatch.setattr(torch, "isin", None)
     assert all(map(conserved, steps(S2(0.02, columns=500), 2)))
+
+
+@pytest.mark.parametrize("wrong", [[1 << 31, 1], [1 << 62, 1], [-1, 1], [0, -1]])
+def test_a_summary_that_no_rank_writes_is_refused(wrong):
+    with pytest.raises(WireError, match="whose peak has the bits"):
+        StepSummary.read(torch.tensor(wrong))

@@ -111,16 +111,23 @@ def test_or_where_the_backend_has_none():
     pool(3).run(_or_without_library)
 
 
-def _garbled_length(group):
+def _garbled_length(group, length):
+    """Rank 0 announces what rank 1 cannot mean; how soon rank 0 hears of it."""
     if group.rank == 0:
-        dist.send(torch.tensor([-5]), 1)
-    else:
-        with pytest.raises(GroupError, match="rank 0 announces a body of -5 bytes"):
-            group.exchange(None, dst=None, src=0, nbytes=None)
+        dist.send(torch.tensor([length]), 1, tag=8)  # the tag is the length of a length
+        with pytest.raises(RuntimeError):
+            dist.recv(torch.empty(1), 1, tag=4)
+        return None
+    with pytest.raises(PeerError) as caught:
+        group.exchange(None, dst=None, src=0, nbytes=None)
+    return str(caught.value), caught.value.ranks
 
 
-def test_a_garbled_length_is_refused_before_memory_is():
-    pool(2).run(_garbled_length)
+@pytest.mark.parametrize("length", [-5, 2**60])
+def test_a_garbled_length_is_refused_before_memory_is(length):
+    first, second = fresh(2, _garbled_length, length, group_timeout=1000.0)
+    assert (first.error, second.error) == (None, None)
+    assert second.result == (f"rank 0 announces a body of {length} bytes", (0,))
 
 
 def _unfinished(group, call, refusal):

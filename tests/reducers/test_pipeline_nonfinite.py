@@ -86,6 +86,19 @@ def test_unchecked_infinities_pass_through_and_are_not_remembered(dtype):
     assert simulate(2, body) == [([1.0, float("inf")], [1.0, 2.0])] * 2
 
 
+@pytest.mark.parametrize("collective", [AllGather(0.5), SparDL(0.5)], ids=str)
+def test_unchecked_lists_may_hold_an_infinity(collective):
+    def body(group):
+        pipeline = Pipeline(collective, Split(), on_nonfinite="unchecked")
+        state = pipeline.init(Layout.flat(8))
+        grad = torch.ones(8)
+        grad[3] = float("inf") if group.rank else 2.0
+        pipeline.reduce_([grad], group, state)
+        return grad[3].item()
+
+    assert simulate(2, body) == [float("inf")] * 2
+
+
 @pytest.mark.parametrize("mode", ["propagate", "zero"])
 def test_a_mean_beyond_half_precision_waits_for_a_smaller_scale(mode):
     pipeline = Pipeline(AllGather(0.5), Split(), on_nonfinite=mode)

@@ -52,7 +52,8 @@ class Codec(ABC):
         """The list that these bytes encode; raises `WireError` if they are invalid.
 
         `size` and, where known, `nnz` are what the receiver expects. `key` is the one
-        that the list was encoded with.
+        that the list was encoded with. Values that are not finite are refused if the
+        packet says so.
         """
 
     def adopt(
@@ -173,6 +174,9 @@ class ValueCodec(_Section):
 
     sorts = False
     """Whether `encode` needs values in descending order."""
+
+    always_finite = False
+    """Whether `decode` refuses, or cannot yield, a value that is not finite."""
 
     def nbytes(self, nnz: int) -> int | None:
         """The length of a section; None if it depends on the data."""

@@ -27,6 +27,7 @@ class FitDExp(ValueCodec):
     """A curve for each sign; values as they are where there are fewer than eight."""
 
     tag = 9
+    always_finite = True
     sorts = True
 
     def encode(self, values: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ class FitPoly(ValueCodec):
     degree: int = 5
     pieces: int = 8
     tag = 8
+    always_finite = True
     sorts = True
 
     def __post_init__(self) -> None:

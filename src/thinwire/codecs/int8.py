@@ -22,6 +22,7 @@ class Int8(ValueCodec):
     """
 
     tag = 4
+    always_finite = True
 
     def nbytes(self, nnz: int) -> int:
         return kernels.nbytes_int8(nnz)

@@ -27,6 +27,7 @@ class LogQuant(ValueCodec):
     """
 
     bits: int = 4
+    always_finite = True
 
     def __post_init__(self) -> None:
         if not FEWEST <= self.bits <= MOST:

@@ -30,6 +30,7 @@ class QSGD(ValueCodec):
     bucket: int = 512
     key: int = field(default=0, repr=False)
     tag = 5
+    always_finite = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.levels <= INT16:

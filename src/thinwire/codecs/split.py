@@ -92,18 +92,12 @@ class Split(Codec):
         self._check(packet, size, nnz)
         if self._usual:
             return self._decode_at_once(packet)
-        if self.value.sorts and self.index.keeps_order:
-            return self._decode_in_order_of_values(packet)
-        index, value = packet.sections
-        if self.index.regathers:
-            indices = self._decode_indices(packet, index, key)
-            values = self._decode_values(packet, value, len(indices))
-        else:
-            # Values first, because their section must be as long as their number says:
-            # two run lengths in a few bytes may decode to any number of indices.
-            values = self._decode_values(packet, value, packet.nnz)
-            indices = self._decode_indices(packet, index, key)
-        return SparseVector(indices, values, size)
+        vector = self._decode_by_section(packet, key)
+        open_ = packet.finite and not self.value.always_finite
+        if open_ and not kernels.all_finite(vector.values, errors=packet.errors):
+            name = type(self.value).__name__
+            raise WireError(f"{name}: a value that is not finite")
+        return vector
 
     def adopt(
         self, packet: Packet, vector: SparseVector, *, key: int = 0
@@ -164,9 +158,29 @@ class Split(Codec):
         low = low_bits_unless_bitmap(size, nnz)
         with checked("Elias-Fano and BFloat16"):
             indices, values = kernels.decode_packet(
-                packet.body, HEADER.size, size, nnz, low=low, errors=packet.errors
+                packet.body,
+                HEADER.size,
+                size,
+                nnz,
+                low=low,
+                errors=packet.errors,
+                finite=packet.finite,
             )
         return SparseVector(indices, values, size)
+
+    def _decode_by_section(self, packet: Packet, key: int) -> SparseVector:
+        if self.value.sorts and self.index.keeps_order:
+            return self._decode_in_order_of_values(packet)
+        index, value = packet.sections
+        if self.index.regathers:
+            indices = self._decode_indices(packet, index, key)
+            values = self._decode_values(packet, value, len(indices))
+        else:
+            # Values first, because their section must be as long as their number says:
+            # two run lengths in a few bytes may decode to any number of indices.
+            values = self._decode_values(packet, value, packet.nnz)
+            indices = self._decode_indices(packet, index, key)
+        return SparseVector(indices, values, packet.size)
 
     def _encode_values(self, values: Tensor, key: int) -> Tensor:
         codec = self.value.with_key(key)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from thinwire import kernels
 from thinwire.collectives.memory import CollectiveMemory
+from thinwire.errors import WireError
 
 NBYTES = 16
 
@@ -43,8 +44,11 @@ class StepSummary(NamedTuple):
 
     @classmethod
     def read(cls, tensor: Tensor) -> "StepSummary":
-        """The summary that a tensor holds."""
-        return cls(*tensor.tolist())
+        """The summary that a tensor holds; a peer's numbers are checked."""
+        bits, offered = tensor.tolist()
+        if bits >> 31 or offered < 0:
+            raise WireError(f"a step of {offered} rows whose peak has the bits {bits}")
+        return cls(bits, offered)
 
     @property
     def peak(self) -> float:

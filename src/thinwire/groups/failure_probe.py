@@ -2,17 +2,19 @@
 
 The error of a backend often does not name a rank. So every rank whose call fails writes
 a report into the store of the process group and waits for the others' reports. A rank
-that does not report is dead or stuck. The host of the store may be dead or stuck too,
+that does not report is dead or stuck. Where all report, two of them may disagree on a
+message (`reports.py`). The host of the store may be dead or stuck too,
 so a separate thread reads the store, and the wait for this thread has a limit.
 """
 
 import threading
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from thinwire.errors import GroupError, PeerError
+from thinwire.groups.reports import Report, contradiction
 
 GRACE_SECONDS = 2.0  # for other ranks to find a closed connection, on a busy machine
 _MARGIN_SECONDS = 0.5  # a thread that keeps its own deadline is not cut short
@@ -30,21 +32,29 @@ class Store(Protocol):
         """Whether all the keys have been written."""
         ...
 
+    def get(self, key: str, /) -> str | bytes:
+        """What was written to a key."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Ranks that did not report, and whether the store replied at all."""
+    """Ranks that did not report, the others' reports, and whether the store replied."""
 
     missing: frozenset[int]
     store_gone: bool = False
+    reports: Mapping[int, Report] = field(default_factory=dict, compare=False)
 
 
 class FailureProbe:
     """One rank's report, and its wait for the reports of the others."""
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
+    def __init__(
+        self, store: Store, rank: int, size: int, report: Report | None = None
+    ) -> None:
         self._store = store
         self._rank = rank
+        self._reports = {rank: report or Report()}
         self._missing = set(range(size)) - {rank}
         self._reported = threading.Event()
         self._replied = threading.Event()  # the store has looked for every rank
@@ -62,11 +72,12 @@ class FailureProbe:
         """The ranks that have not reported after the grace period."""
         self._over.wait(GRACE_SECONDS + _MARGIN_SECONDS)
         missing = frozenset(self._missing)
-        return Findings(missing, store_gone=not self._replied.is_set())
+        gone = not self._replied.is_set()
+        return Findings(missing, gone, dict(self._reports))
 
     def _ask(self) -> None:
         try:
-            self._store.set(f"alive/{self._rank}", "1")
+            self._store.set(f"alive/{self._rank}", str(self._reports[self._rank]))
             self._reported.set()
             deadline = time.monotonic() + GRACE_SECONDS
             while self._missing and time.monotonic() < deadline:
@@ -81,6 +92,7 @@ class FailureProbe:
     def _discard(self, ranks: Iterable[int]) -> None:
         for rank in ranks:
             if self._store.check([f"alive/{rank}"]):
+                self._reports[rank] = Report.read(self._store.get(f"alive/{rank}"))
                 self._missing.discard(rank)
         self._replied.set()
 
@@ -93,6 +105,7 @@ class Failure:
     seconds: float
     error: Exception
     closed: frozenset[int] = frozenset()
+    rank: int | None = None
 
 
 def diagnose(failure: Failure, findings: Findings) -> GroupError:
@@ -110,6 +123,11 @@ def diagnose(failure: Failure, findings: Findings) -> GroupError:
         return PeerError(message, ranks=(0,))
     # A rank that closed its connections and is alive reported before that.
     named = tuple(sorted(missing & closed or missing))
+    found = contradiction(findings.reports)
+    if not named and found is not None:
+        others = tuple(rank for rank in found.ranks if rank != failure.rank)
+        message = f"{call} failed: {found.text}; start every rank with the same program"
+        return PeerError(message, ranks=others)
     if not named:
         return GroupError(f"{call} failed, though every rank reported: {failure.error}")
     ranks = ("rank " if len(named) == 1 else "ranks ") + ", ".join(map(str, named))

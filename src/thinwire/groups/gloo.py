@@ -14,10 +14,11 @@ from thinwire.groups import gloo_scheduling
 from thinwire.groups.early_receives import EarlyReceives
 from thinwire.groups.group import Op
 from thinwire.groups.max_reduce import max_reduce_
+from thinwire.groups.reports import Report, Traced
 from thinwire.groups.transport import Transfers, Transport, without_empty
 
-_TAG = 0
-_PROBE_TAG = 0x7417  # no message has it: a probe never receives anything
+_PROBE_TAG = 2**31 - 1  # no message has it: a probe never receives anything
+_REFUSAL = 0x61C88647  # keeps the tags after a refusal apart from those before it
 
 
 class GlooTransport(Transport):
@@ -25,6 +26,12 @@ class GlooTransport(Transport):
 
     If a receive is not posted, its sender first exchanges messages with the receiver,
     which also wakes two threads. `post_receives` avoids that.
+
+    The tag of a message is its length. Gloo aborts the process of a receiver whose
+    buffer is too short, and does not tell a receiver that a message was shorter. With
+    tags, a message of another length than expected matches no receive, and both calls
+    fail at their deadline. After a refused reduction all tags are other ones, so that
+    receives which were posted for it match nothing.
     """
 
     def __init__(self, process_group: dist.ProcessGroup, *, pinned: bool) -> None:
@@ -32,6 +39,9 @@ class GlooTransport(Transport):
         self.threads = gloo_scheduling.gloo_threads()
         self._pinned = pinned
         self._early = EarlyReceives[tuple[Tensor, dist.Work]]()
+        # Gloo has their addresses for as long as the process group lives.
+        self._refused: list[EarlyReceives[tuple[Tensor, dist.Work]]] = []
+        self._sent, self._received = Traced(), Traced()
         self._probes: list[dist.Work] = []
 
     def leave_alone(self, threads: gloo_scheduling.Threads) -> None:
@@ -47,6 +57,9 @@ class GlooTransport(Transport):
     ) -> Transfers:
         # Without the wrappers of torch.distributed, which take longer than the sends.
         incoming, works = [], []
+        outgoing = without_empty(outgoing)
+        self._sent.start([(dst, tensor.numel()) for dst, tensor in outgoing])
+        self._received.start([each for each in expected if each[1]])
         with gloo_scheduling.as_batch(self.threads):
             for src, nbytes in expected:
                 buffer = self._buffer(0)
@@ -55,9 +68,12 @@ class GlooTransport(Transport):
                     buffer, work = early or self._receive(src, nbytes)
                     works.append(work)
                 incoming.append((src, buffer))
-            for dst, tensor in without_empty(outgoing):
-                works.append(self.process_group.send([tensor], dst, _TAG))
+            for dst, tensor in outgoing:
+                tag = self._tag(tensor.numel())
+                works.append(self.process_group.send([tensor], dst, tag))
         self.wait(works)
+        self._sent.finish()
+        self._received.finish()
         return incoming
 
     def post_receives(self, bodies: Sequence[tuple[int, int]]) -> None:
@@ -68,6 +84,15 @@ class GlooTransport(Transport):
 
     def check_idle(self) -> None:
         self._early.check_empty()
+
+    def refuse_receives(self) -> None:
+        self._refused.append(self._early)
+        self._early = EarlyReceives()
+        self._sent, self._received = Traced(), Traced()
+
+    def report(self) -> Report:
+        refused = len(self._refused)
+        return Report(refused, self._sent.entries(), self._received.entries())
 
     def all_reduce_(self, parts: Sequence[tuple[Tensor, Op]]) -> None:
         works = [self.start(each, op) for each, op in parts if op is not Op.MAX]
@@ -107,4 +132,7 @@ class GlooTransport(Transport):
 
     def _receive(self, src: int, nbytes: int) -> tuple[Tensor, dist.Work]:
         buffer = self._buffer(nbytes)
-        return buffer, self.process_group.recv([buffer], src, _TAG)
+        return buffer, self.process_group.recv([buffer], src, self._tag(nbytes))
+
+    def _tag(self, nbytes: int) -> int:
+        return (nbytes + _REFUSAL * len(self._refused)) % _PROBE_TAG

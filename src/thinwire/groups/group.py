@@ -86,7 +86,15 @@ class Group(ABC):
         """Start to receive what later exchanges will bring: (rank, nbytes), in order.
 
         Groups do nothing here if a send does not wait for its receive. Until all of
-        `bodies` are received, the only allowed calls are the exchanges that do so.
+        `bodies` are received, the only allowed calls are the exchanges that do so, and
+        `refuse_receives`.
+        """
+
+    def refuse_receives(self) -> None:  # noqa: B027 (a default: nothing)
+        """Give up what `post_receives` has started, because the reduction is refused.
+
+        For errors that every rank raises alike, between the same calls: the group then
+        stays usable. If only some ranks do, a later call fails, as if they were stuck.
         """
 
     def now(self) -> float:
@@ -110,6 +118,9 @@ class WrappedGroup(Group):
 
     def post_receives(self, bodies: Sequence[tuple[int, int]]) -> None:
         self._group.post_receives(bodies)
+
+    def refuse_receives(self) -> None:
+        self._group.refuse_receives()
 
     def now(self) -> float:
         return self._group.now()

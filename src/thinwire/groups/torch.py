@@ -30,7 +30,7 @@ from torch.distributed.distributed_c10d import (
     _world,
 )
 
-from thinwire.errors import ConfigError, GroupError
+from thinwire.errors import ConfigError, GroupError, PeerError
 from thinwire.groups import checks, gloo_scheduling
 from thinwire.groups.failure_probe import Failure, FailureProbe, diagnose
 from thinwire.groups.gloo import GlooTransport
@@ -140,6 +140,9 @@ class TorchGroup(Group):
         with self._calling("post_receives"):
             self._transport.post_receives(bodies)
 
+    def refuse_receives(self) -> None:
+        self._transport.refuse_receives()
+
     def all_to_all(
         self, bodies: Sequence[Tensor], *, nbytes: Sequence[int] | None
     ) -> list[Tensor]:
@@ -214,7 +217,8 @@ class TorchGroup(Group):
             lengths = [int(length.view(torch.int64)) for _, length in found]
             for src, length in zip(sources, lengths, strict=True):
                 if not 0 <= length <= _LARGEST_NBYTES:
-                    raise GroupError(f"rank {src} announces a body of {length} bytes")
+                    message = f"rank {src} announces a body of {length} bytes"
+                    raise PeerError(message, ranks=(src,))
         return self._transport.swap(outgoing, list(zip(sources, lengths, strict=True)))
 
     @contextmanager
@@ -229,6 +233,8 @@ class TorchGroup(Group):
             yield
         except GroupError as error:
             self._failure = f"{call} failed: {error}"
+            if isinstance(error, PeerError):
+                self._leave()  # so that the others need not wait for this rank
             raise
         except RuntimeError as error:  # every error of torch.distributed is one
             raise self._fail(call, error) from error
@@ -238,15 +244,23 @@ class TorchGroup(Group):
         # A receive that timed out has closed all connections: they prove nothing then.
         # Backends round a timeout down to milliseconds.
         timed_out = time.monotonic() >= self._transport.deadline - 0.01
+        closed, probe = self._leave()
+        blamed = frozenset() if timed_out else closed
+        failure = Failure(call, self.timeout, error, blamed, self._rank)
+        return diagnose(failure, probe.findings())
+
+    def _leave(self) -> tuple[frozenset[int], FailureProbe]:
+        """Report that this rank is alive, and close all its connections.
+
+        Returns the peers whose connections were closed before.
+        """
         closed = self._transport.closed_peers()
         name = self._transport.process_group.group_name
         store = PrefixStore(f"thinwire/{name}", _get_default_store())
-        probe = FailureProbe(store, self._rank, self._size)
+        probe = FailureProbe(store, self._rank, self._size, self._transport.report())
         probe.report()
         self._transport.disconnect()
-        blamed = frozenset() if timed_out else closed
-        failure = Failure(call, self.timeout, error, blamed)
-        return diagnose(failure, probe.findings())
+        return closed, probe
 
 
 def _home(body: Tensor, device: torch.device) -> Tensor:

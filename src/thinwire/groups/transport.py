@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from thinwire.groups.group import Op
+from thinwire.groups.reports import Report
 
 Transfers = list[tuple[int, Tensor]]
 """Tensors, each with the rank that it goes to or comes from."""
@@ -60,6 +61,13 @@ class Transport(ABC):
 
     def check_idle(self) -> None:  # noqa: B027 (none is posted)
         """Refuse a call while posted receives are under way."""
+
+    def refuse_receives(self) -> None:  # noqa: B027 (none is posted)
+        """Give up all posted receives, as every rank does."""
+
+    def report(self) -> Report:
+        """After a failure: what was under way."""
+        return Report()
 
     def closed_peers(self) -> frozenset[int]:
         """After a failure: the peers whose connections are known to be closed."""

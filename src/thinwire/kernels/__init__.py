@@ -43,6 +43,7 @@ from thinwire.kernels.reference.elias_fano import (
 from thinwire.kernels.reference.halves import to_bfloat16, to_float16
 from thinwire.kernels.reference.int8 import decode_int8, encode_int8, nbytes_int8
 from thinwire.kernels.reference.lists import (
+    all_finite,
     join,
     merge_add,
     merge_all,

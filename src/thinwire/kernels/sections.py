@@ -54,6 +54,12 @@ def check_spare(clean: bool) -> None:  # noqa: FBT001
         raise ValueError("bits that are set after the end")
 
 
+def check_finite(finite: bool) -> None:  # noqa: FBT001
+    """Refuse values that are infinite or NaN."""
+    if not finite:
+        raise ValueError("a value that is not finite")
+
+
 def check_ascending(ascending: bool) -> None:  # noqa: FBT001
     """Refuse to encode indices that do not ascend."""
     if not ascending:

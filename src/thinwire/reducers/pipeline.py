@@ -16,7 +16,7 @@ from thinwire.choosers import Choice, choose
 from thinwire.codecs import Codec
 from thinwire.collectives import Collective, CollectiveMemory, Dense, Total
 from thinwire.cost import Cost
-from thinwire.errors import ConfigError, WireError
+from thinwire.errors import AgreementError, ConfigError, WireError
 from thinwire.feedback import Feedback, FeedbackState, Forget, Residual
 from thinwire.groups import Group, Op
 from thinwire.layout import DTYPES, Layout
@@ -129,9 +129,12 @@ class Pipeline:
         if state.deferred_errors is None and x.device.type == "cuda":
             state.deferred_errors = kernels.DeferredErrors(group.size, x.device)
         errors = state.deferred_errors
-        channel = Channel(group, self.codec, state.step, self.seed, errors)
+        channel = Channel(
+            *(group, self.codec, state.step, self.seed, errors),
+            finite=self.on_nonfinite != "unchecked",
+        )
         state.undo = state.collective_memory.to_dict()
-        with _hidden(state.memory, unused, scale):
+        with _refused_alike(group), _hidden(state.memory, unused, scale):
             self.feedback.accumulate(grad, state.memory, scale=scale)
             total = choice.collective.all_reduce_(
                 x, channel, choice.memory, lambda: _buffer(grad, state)
@@ -301,6 +304,16 @@ def _buffer(grad: Sequence[Tensor], state: UnitState) -> Tensor:
     if state.buffer is None:
         state.buffer = torch.empty(state.memory.x.size, device=state.memory.x.device)
     return state.buffer
+
+
+@contextmanager
+def _refused_alike(group: Group) -> Iterator[None]:
+    """Keep the group usable if a reduction ends in an error that all ranks raise."""
+    try:
+        yield
+    except (AgreementError, ConfigError):
+        group.refuse_receives()
+        raise
 
 
 @contextmanager

@@ -120,6 +120,9 @@ class SimulatedGroup(Group):
             if nbytes:
                 self._early.add(src, nbytes, handle=True)
 
+    def refuse_receives(self) -> None:
+        self._early = EarlyReceives()
+
     def all_to_all(
         self, bodies: Sequence[Tensor], *, nbytes: Sequence[int] | None
     ) -> list[Tensor]:

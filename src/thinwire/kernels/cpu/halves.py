@@ -38,6 +38,11 @@ def _converted(values: Tensor, convert: Any, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(halves).view(dtype)
 
 
+def read_bfloat16(halves: Halves, values: FloatBits) -> bool:
+    """Bfloat16 as float32, into memory that is there; whether all are finite."""
+    return bool(_read_bfloat16(halves, values))
+
+
 @part
 def _plus_half(bits: Any) -> Any:
     """The bits of x + 0.5 from the bits of x: rounds x to a multiple of 2**-24."""
@@ -87,3 +92,13 @@ def _to_float16(values: FloatBits, halves: Halves) -> None:
         special = np.int32(0x7C00) if bits == _INFINITY else quiet
         half = rounded if bits < _INFINITY else special
         halves[i] = half | ((values[i] >> 16) & 0x8000)
+
+
+@kernel
+def _read_bfloat16(halves: Halves, values: FloatBits) -> bool:
+    largest = np.int32(0)
+    for i in range(len(values)):
+        bits = np.int32(np.int32(halves[i]) << 16)
+        values[i] = bits
+        largest = max(largest, np.int32(bits & _MAGNITUDE))
+    return bool(largest < _INFINITY)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from thinwire.kernels.blocks import Block, chunk_of
 from thinwire.kernels.cpu import select
-from thinwire.kernels.cpu.arrays import Bits, Floats, Indices, array_of
+from thinwire.kernels.cpu.arrays import Bits, FloatBits, Floats, Indices, array_of
 from thinwire.kernels.cpu.compiled import kernel
 from thinwire.kernels.reference import lists as reference
 from thinwire.kernels.reference.lists import join_contiguous, split_off_all_or_none
@@ -60,6 +60,10 @@ def strictly_increasing(
     if indices.numel() == 0:
         return True
     return bool(_strictly_increasing(array_of(indices), size))
+
+
+def all_finite(values: Tensor, *, errors: Tensor | None = None) -> bool:
+    return bool(_all_finite(array_of(values).view(np.int32)))
 
 
 @kernel
@@ -141,3 +145,11 @@ def _strictly_increasing(indices: Indices, size: int) -> bool:
     for i in range(1, len(indices)):
         falls += indices[i] <= indices[i - 1]
     return bool(falls == 0)
+
+
+@kernel
+def _all_finite(values: FloatBits) -> bool:
+    largest = np.int32(0)
+    for i in range(len(values)):
+        largest = max(largest, np.int32(values[i] & 0x7FFFFFFF))
+    return bool(largest < 0x7F800000)

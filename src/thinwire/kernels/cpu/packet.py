@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from thinwire.kernels.cpu.elias_fano import read_section, write_section
-from thinwire.kernels.cpu.halves import write_bfloat16
-from thinwire.kernels.sections import Sparse, check_spare, index_nbits
+from thinwire.kernels.cpu.halves import read_bfloat16, write_bfloat16
+from thinwire.kernels.sections import Sparse, check_finite, check_spare, index_nbits
 
 _WORD = 8
 
@@ -36,10 +36,13 @@ def decode_packet(
     *,
     low: int | None,
     errors: Tensor | None = None,
+    finite: bool = False,
 ) -> Sparse:
     words = body.numpy().view(np.uint64)
     end = begin // _WORD + -(-index_nbits(size, nnz, low) // 64)
     indices = read_section(words[begin // _WORD : end], size, nnz, low)
     check_spare(nnz % 4 == 0 or int(words[-1]) >> (nnz % 4 * 16) == 0)
-    halves = body[_WORD * end : _WORD * end + 2 * nnz].view(torch.bfloat16)
-    return indices, halves.float()
+    values = np.empty(nnz, np.float32)
+    right = read_bfloat16(words[end:].view(np.uint16)[:nnz], values.view(np.int32))
+    check_finite(right or not finite)
+    return indices, torch.from_numpy(values)

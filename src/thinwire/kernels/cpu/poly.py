@@ -17,9 +17,9 @@ from thinwire.kernels.reference.poly import (
     VALUES_PER_PIECE,
     build_section,
     check_descending,
-    check_finite,
     parse_section,
 )
+from thinwire.kernels.sections import check_finite
 
 Lengths = NDArray[np.int64]
 

@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from thinwire.kernels.cuda.launch import await_others, cdiv, following, kernel
+from thinwire.kernels.sections import check_finite
 
 SPAN: Any = tl.constexpr(1024)
 INFINITY: Any = tl.constexpr(0x7F800000)
@@ -66,6 +67,29 @@ def _to_float16(values, halves, nnz, waiting: tl.constexpr) -> None:
     special = tl.where(bits == INFINITY, 0x7C00, quiet)
     found = tl.where(bits < INFINITY, rounded, special) | ((word >> 16) & 0x8000)
     tl.store(halves + first + i, found.to(tl.int16), mask=inside)
+
+
+@kernel
+def _from_bfloat16(halves, values, nnz, invalid, finite: tl.constexpr) -> None:
+    i = tl.program_id(0).to(tl.int64) * SPAN + tl.arange(0, SPAN)
+    word = tl.load(halves + i, mask=i < nnz, other=0).to(tl.int32) << 16
+    tl.store(values + i, word, mask=i < nnz)
+    if finite:
+        wrong = tl.sum(((word & 0x7FFFFFFF) >= INFINITY).to(tl.int32)) > 0
+        tl.atomic_or(invalid, 1, mask=wrong, sem="relaxed")
+
+
+def from_bfloat16(section: Tensor, errors: Tensor | None, *, finite: bool) -> Tensor:
+    """Values from their bytes; `ValueError` or the flag if one has to be finite."""
+    halves = section.view(torch.int16)
+    values = torch.empty(len(halves), device=halves.device)
+    # The flag itself, so that this is one launch where errors are deferred.
+    invalid = halves.new_zeros(1, dtype=torch.int32) if errors is None else errors
+    if len(halves):
+        grid, words = (cdiv(len(halves), SPAN.value),), values.view(torch.int32)
+        _from_bfloat16[grid](halves, words, len(halves), invalid, finite=finite)
+    check_finite(not (finite and errors is None and bool(invalid)))
+    return values
 
 
 def to_bfloat16(values: Tensor) -> Tensor:

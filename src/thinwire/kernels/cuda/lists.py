@@ -43,6 +43,14 @@ def _rank(items, wanted, low, high, turns) -> Any:
 
 
 @kernel
+def _find_infinite(values, nnz, invalid) -> None:
+    i = tl.program_id(0).to(tl.int64) * CHECKED + tl.arange(0, CHECKED)
+    word = tl.load(values + i, mask=i < nnz, other=0)
+    wrong = tl.sum(((word & 0x7FFFFFFF) >= 0x7F800000).to(tl.int32)) > 0
+    tl.atomic_or(invalid, 1, mask=wrong, sem="relaxed")
+
+
+@kernel
 def _merge(
     left,
     left_values,
@@ -228,6 +236,15 @@ def strictly_increasing(
     given = flat(indices.contiguous())
     check_order[(cdiv(nnz, CHECKED.value),)](given, nnz, size, invalid, **EXACT)
     return not must_raise(invalid, errors)
+
+
+def all_finite(values: Tensor, *, errors: Tensor | None = None) -> bool:
+    given = flat(values.contiguous()).view(torch.int32)
+    # The flag itself, so that this is one launch where errors are deferred.
+    invalid = given.new_zeros(1) if errors is None else errors
+    if len(given):
+        _find_infinite[(cdiv(len(given), CHECKED.value),)](given, len(given), invalid)
+    return errors is not None or not must_raise(invalid, None)
 
 
 @lru_cache(maxsize=1024)

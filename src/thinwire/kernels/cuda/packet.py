@@ -12,7 +12,7 @@ from thinwire.kernels.cuda.elias_fano import (
     too_wide,
     write_section,
 )
-from thinwire.kernels.cuda.halves import bfloat16_bits
+from thinwire.kernels.cuda.halves import bfloat16_bits, from_bfloat16
 from thinwire.kernels.cuda.launch import await_others, cdiv, flat, following, kernel
 from thinwire.kernels.sections import index_nbits
 
@@ -118,6 +118,7 @@ def decode_packet(
     *,
     low: int | None,
     errors: Tensor | None = None,
+    finite: bool = False,
 ) -> tuple[Tensor, Tensor]:
     end = begin + 8 * cdiv(index_nbits(size, nnz, low), 64)
     if low is None:
@@ -126,4 +127,5 @@ def decode_packet(
         section = body[begin:end]
         indices = decode_elias_fano(section, size, nnz, low=low, errors=errors)
     # The padding of the last 8 bytes is not checked: it would have to be fetched.
-    return indices, body[end : end + 2 * nnz].view(torch.bfloat16).float()
+    values = from_bfloat16(body[end : end + 2 * nnz], errors, finite=finite)
+    return indices, values

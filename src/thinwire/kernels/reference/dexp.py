@@ -28,10 +28,9 @@ from torch import Tensor
 from thinwire.kernels.dispatch import cpu_primitive
 from thinwire.kernels.reference.poly import (
     check_descending,
-    check_finite,
     sequential_sum,
 )
-from thinwire.kernels.sections import check_length
+from thinwire.kernels.sections import check_finite, check_length
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]

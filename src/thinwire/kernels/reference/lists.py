@@ -105,3 +105,16 @@ def strictly_increasing(
         return True
     ascending = bool((indices[1:] > indices[:-1]).all())
     return ascending and int(indices[0]) >= 0 and int(indices[-1]) < size
+
+
+@primitive
+def all_finite(values: Tensor, *, errors: Tensor | None = None) -> bool:
+    """Whether no value is infinite or NaN.
+
+    With `errors`, a device may set that flag and return True.
+
+    >>> import torch
+    >>> all_finite(torch.tensor([1.0, 3e38])), all_finite(torch.tensor([float("nan")]))
+    (True, False)
+    """
+    return bool(values.isfinite().all())

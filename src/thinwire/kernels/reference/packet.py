@@ -11,7 +11,7 @@ from thinwire.kernels.reference.elias_fano import (
     encode_elias_fano,
 )
 from thinwire.kernels.reference.halves import to_bfloat16
-from thinwire.kernels.sections import check_spare, index_nbits
+from thinwire.kernels.sections import check_finite, check_spare, index_nbits
 
 
 @primitive
@@ -45,10 +45,12 @@ def decode_packet(
     *,
     low: int | None,
     errors: Tensor | None = None,
+    finite: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Indices and values of what `encode_packet` made, after a header of `begin` bytes.
 
-    `ValueError` if the bytes are not valid; their number has been checked.
+    `ValueError` if the bytes are not valid, or, where all values have to be `finite`,
+    if one is not; the number of bytes has been checked.
     """
     end = 8 * -(-index_nbits(size, nnz, low) // 64)
     index, value = torch.tensor_split(body[begin:], [end])
@@ -58,4 +60,5 @@ def decode_packet(
         indices = decode_elias_fano(index, size, nnz, low=low)
     halves = value.view(torch.bfloat16)
     check_spare(not halves[nnz:].view(torch.int16).any())
+    check_finite(not finite or bool(halves[:nnz].isfinite().all()))
     return indices, halves[:nnz].float()

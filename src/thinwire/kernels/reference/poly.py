@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels.dispatch import cpu_primitive
-from thinwire.kernels.sections import check_length
+from thinwire.kernels.sections import check_finite, check_length
 
 Doubles = NDArray[np.float64]
 Pieces = list[tuple[int, int]]
@@ -223,12 +223,6 @@ def check_descending(all_in_order: bool) -> None:  # noqa: FBT001
     """Raise `ValueError` if values to encode are not in descending order."""
     if not all_in_order:
         raise ValueError("values that do not descend")
-
-
-def check_finite(finite: bool) -> None:  # noqa: FBT001
-    """Raise `ValueError` if a decoded value is not finite."""
-    if not finite:
-        raise ValueError("a value that is not finite")
 
 
 def _padded(nbytes: int) -> int:
