@@ -13,12 +13,23 @@ from torch import nn
 
 import thinwire
 from tests.hooks.training import batch, wrap
+from tests.optim.given import Training, parameters
 from tests.optim.oracle import Oracle
 from tests.workers import pool
 
 pytestmark = pytest.mark.processes
 
 SPARSE = {"method": "topk", "density": 0.05}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled():
+    """Compile kernels here: it would take long of the time that ranks have."""
+    for known in (False, True):
+        training = Training(parameters(), known=known)
+        for _ in range(65):
+            training.draw()
+            training.optimizer.step()
 
 
 class Loop:
