@@ -6,7 +6,7 @@ TITLES = {
     "gpt-finetune": "GPT, fine-tuned on tiny Shakespeare",
     "transformer-wikitext2-adamw": "Word transformer on WikiText-2",
     "nanogpt-shakespeare": "nanoGPT on the characters of tiny Shakespeare",
-    "small-gpt-bytes": "Small GPT on the bytes of WikiText-2",
+    "small-shakespeare": "A small GPT on the characters of tiny Shakespeare",
 }
 DATA = {
     "gpt-bytes": """Perplexities of bytes are 2 to the power of these figures: 1 % of
@@ -25,8 +25,8 @@ AdamW in half the epochs.
 best of evaluations every 250 steps of another sample. So the best evaluation counts
 here too.
 """,
-    "small-gpt-bytes": """Small enough for a processor: four layers of width 128, 128
-bytes. In a run this short the warm-up of densities is most of what is sent.
+    "small-shakespeare": """Small enough for a processor. In a run this short the warm-up
+of densities is most of what is sent. Sparse methods clip on each worker.
 """,
 }
 BEST = ("nanogpt-shakespeare",)

@@ -11,7 +11,6 @@ from experiments.tasks.gpt import GPTShape
 from experiments.tasks.windows import NATS, PERPLEXITY, Held, WindowTask
 
 _BYTES = GPTShape()
-_SMALL_BYTES = GPTShape(context=128, width=128, layers=4, heads=4)
 _NANOGPT = GPTShape(symbols=65, dropout=0.2, bias=False, tied=True)
 _SMALL = GPTShape(symbols=65, context=64, width=128, layers=2, heads=4)
 
@@ -27,7 +26,6 @@ _GPT = Recipe(
     final=0.1,
     warmup_steps=100,
 )
-_SMALL_BYTES_RECIPE = replace(_GPT, epochs=4, batch=2, learning_rate=3e-3)
 # config/train_shakespeare_char.py of nanoGPT, which has 64 sequences in a step.
 _NANOGPT_RECIPE = replace(_GPT, epochs=20, betas=(0.9, 0.99), clip=1.0)
 _FINETUNE = replace(
@@ -41,14 +39,14 @@ PRETRAINED = "gpt-bytes.pt"
 Make = Callable[[str, Path, bool], Task]
 
 
-def _bytes(shape: GPTShape, recipe: Recipe) -> Make:
-    return lambda name, path, verify: WindowTask(
+def _gpt_bytes(name: str, path: Path, verify: bool) -> Task:  # noqa: FBT001
+    return WindowTask(
         name=name,
-        recipe=recipe,
+        recipe=_GPT,
         path=path,
         verify=verify,
         load=wikitext.load_bytes,
-        shape=shape,
+        shape=_BYTES,
     )
 
 
@@ -82,12 +80,7 @@ GPTS: Mapping[str, tuple[str, Source, Make]] = {
     "gpt-bytes": (
         "GPT of 10.9 M parameters on the bytes of WikiText-2",
         wikitext.SOURCE,
-        _bytes(_BYTES, _GPT),
-    ),
-    "small-gpt-bytes": (
-        "GPT of 0.9 M parameters on the bytes of WikiText-2, for processors",
-        wikitext.SOURCE,
-        _bytes(_SMALL_BYTES, _SMALL_BYTES_RECIPE),
+        _gpt_bytes,
     ),
     "nanogpt-shakespeare": (
         "nanoGPT's model of characters, on tiny Shakespeare",
