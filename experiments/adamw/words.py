@@ -25,8 +25,8 @@ AdamW in half the epochs.
 best of evaluations every 250 steps of another sample. So the best evaluation counts
 here too.
 """,
-    "small-shakespeare": """Small enough for a processor. In a run this short the warm-up
-of densities is most of what is sent. Sparse methods clip on each worker.
+    "small-shakespeare": """Small enough for a processor. In a run this short the
+warm-up of densities is most of what is sent. Sparse methods clip on each worker.
 """,
 }
 BEST = ("nanogpt-shakespeare",)
