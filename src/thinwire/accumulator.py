@@ -25,6 +25,9 @@ class Accumulator:
     of `take` after a gradient needs no candidates: `accumulate_` then prepares none,
     until `take` is used again.
 
+    While `undoable` is set, `accumulate_` also keeps the vector as it was before, in
+    memory of the same size: `undo_` then returns to it, whatever came after.
+
     Threads: an accumulator has no lock. It belongs to the thread that runs its
     reduction, from `accumulate_` until the collective returns. Between reductions any
     one thread may use it. Kernels divide work among helper threads and return when
@@ -37,7 +40,10 @@ class Accumulator:
     ([1, 2], [-3.0, 2.0], [1.0, 0.0, 0.0, 0.5])
     """
 
-    __slots__ = ("_blocks", "_candidates", "_marking", "_untaken", "_x")
+    __slots__ = (
+        *("_before", "_blocks", "_candidates", "_marking", "_untaken", "_x"),
+        "undoable",
+    )
 
     def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
         self._x = kernels.zeros(size, torch.device(device))
@@ -46,6 +52,8 @@ class Accumulator:
         self._marking = False
         # Blocks that may have candidates, marked or extracted.
         self._untaken: set[int] = set()
+        self._before: Tensor | None = None
+        self.undoable = False
 
     @classmethod
     def of(cls, values: Tensor) -> "Accumulator":
@@ -90,7 +98,10 @@ class Accumulator:
         A gradient in several pieces is accumulated from the first element on.
         """
         if self._candidates is None or not self._marking:
-            kernels.accumulate_(self._x, grad, offset=offset, scale=scale)
+            before = self._kept
+            kernels.accumulate_(
+                self._x, grad, offset=offset, scale=scale, before=before
+            )
         else:
             self._accumulate(self._candidates, grad, offset, scale)
 
@@ -99,7 +110,8 @@ class Accumulator:
         self, candidates: Candidates, grad: Tensor, offset: int, scale: float
     ) -> None:
         self._untaken.update(range(len(self._blocks)))
-        candidates.accumulate_(grad, offset=offset, scale=scale)
+        before = self._kept
+        candidates.accumulate_(grad, offset=offset, scale=scale, before=before)
 
     @recorded("take")
     def take(
@@ -199,6 +211,25 @@ class Accumulator:
         x = self._of(number)
         zeros = x.new_zeros(len(indices))
         kernels.scatter_(x, indices, zeros, block=self._blocks[number])
+
+    @property
+    def before(self) -> Tensor:
+        """What `undo_` returns to. The caller may change it."""
+        if not self.undoable or self._before is None:
+            raise ValueError("the last gradient was accumulated without being undoable")
+        return self._before
+
+    def undo_(self) -> None:
+        """Return to the vector before the last gradient, to the bit."""
+        self.whole().copy_(self.before)
+
+    @property
+    def _kept(self) -> Tensor | None:
+        if not self.undoable:
+            return None
+        if self._before is None:
+            self._before = kernels.zeros(self.size, self.device)
+        return self._before
 
     def zero_(self) -> None:
         """Set the vector to zero."""

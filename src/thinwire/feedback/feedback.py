@@ -23,6 +23,19 @@ class FeedbackState:
     x: Accumulator
     saved: dict[str, Accumulator] = field(default_factory=dict)
     scale: float = 1.0
+    _scale_before: float = 1.0
+
+    def begin(self, *, undoable: bool) -> None:
+        """Prepare for the next gradient; `undoable` keeps what `undo_` returns to."""
+        self._scale_before = self.scale
+        for vector in self.saved.values():
+            vector.undoable = undoable
+
+    def undo_(self) -> None:
+        """Return to the saved vectors before the last gradient, to the bit."""
+        for vector in self.saved.values():
+            vector.undo_()
+        self.scale = self._scale_before
 
     def rescale_(self, scale: float) -> None:
         """Bring the saved vectors to another loss scale; exact for powers of two."""

@@ -46,7 +46,8 @@ def attach(
             percent was within a point of dense training with ResNet-20 on CIFAR-10, and
             within 2 % of perplexity with an LSTM on WikiText-2, but for "gtopk" with
             4 %; 0.1 % was not, though a `warmup` helped: docs/experiments/results.md.
-            For a few thousand parameters set `min_size` instead.
+            For a few thousand parameters set `min_size` instead. Under Adam, use
+            `thinwire.AdamW(..., state=state)` and `warmup="auto"`: docs/guides/adamw.md
         scope: "bucket" reduces DDP's buckets while the backward pass goes on; "model"
             reduces the whole gradient at once, when the last bucket is there.
         grad_scaler: The GradScaler in use, so that residuals follow its scale.

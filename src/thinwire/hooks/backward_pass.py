@@ -123,8 +123,8 @@ class BackwardPass:
         if self.buckets[number].rows:
             self._reduce_rows(self.buckets[number])
         if self.plan is not None:
-            for unit in self.plan.completes[number]:
-                self._reduce(unit, self.plan)
+            units, last = self.plan.completes[number], self.buckets[number].last
+            self._reduce_all(units, last=last)
 
     def _finish(self) -> None:
         if self.clip is not None:
@@ -133,10 +133,9 @@ class BackwardPass:
                 self._reduce_completed(number)
         if self.plan is None:
             self.plan = self.choose([bucket.names for bucket in self.buckets])
-            for unit in range(len(self.plan.spans)):
-                # If a mismatch came late, some units have been reduced already.
-                if unit not in self.means:
-                    self._reduce(unit, self.plan)
+            # If a mismatch came late, some units have been reduced already.
+            every = range(len(self.plan.spans))
+            self._reduce_all([u for u in every if u not in self.means], last=True)
         if not self.finite:
             self._fill_nonfinite()
         for unit, mean in self.means.items():
@@ -149,8 +148,29 @@ class BackwardPass:
                 bucket.buffer = bucket.buffer.coalesce()
         return [b.buffer.values() if b.rows else b.buffer for b in self.buckets]
 
-    def _reduce(self, unit: int, plan: BucketPlan) -> None:
-        if not self.finite:
+    def _reduce_all(self, units: Sequence[int], *, last: bool) -> None:
+        """Reduce units; `last` are those of the pass's last bucket.
+
+        After any but the very last one, the pass may turn out not to be finite.
+        """
+        for unit in units:
+            final = last and unit == units[-1]
+            undoable = not final and self._may_fail_later
+            self.units.states[unit].undoable = undoable
+            self._reduce(unit)
+
+    @property
+    def _may_fail_later(self) -> bool:
+        """Whether a unit can be found not to be finite after another was reduced."""
+        if self.reducer.on_nonfinite == "unchecked":
+            return False
+        # A clipped gradient is NaN everywhere or nowhere, but its mean may overflow.
+        halves = any(bucket.buffer.dtype == torch.float16 for bucket in self.buckets)
+        return self.clip is None or halves
+
+    def _reduce(self, unit: int) -> None:
+        plan = self.plan
+        if not self.finite or plan is None:
             return
         state = self.units.states[unit]
         pieces = [
@@ -164,7 +184,7 @@ class BackwardPass:
             pieces, self.group, state, scale=self.scale, per_name=self.per_name
         )
         if mean is None:
-            self._take_back()
+            self._undo()
         else:
             self.means[unit] = mean
 
@@ -177,18 +197,15 @@ class BackwardPass:
         )
         checked = self.reducer.on_nonfinite != "unchecked"
         if checked and not bool(bucket.buffer.values().isfinite().all()):
-            self._take_back()
+            self._undo()
 
-    def _take_back(self) -> None:
-        """Add the means of this pass back to the residuals: no rank will apply them."""
-        for unit, mean in self.means.items():
-            self.reducer.take_back_(mean, self.units.states[unit])
+    def _undo(self) -> None:
+        """Undo what this pass has reduced: no rank will apply it."""
+        for unit in self.means:
+            self.reducer.undo_(self.units.states[unit])
         self.means.clear()
+        self.units.sparse.undo_()
         self.finite = False
-        memories = [state.memory for state in self.units.states]
-        if len({memory.scale for memory in memories}) > 1:
-            for memory in memories:
-                memory.rescale_(self.scale)
 
     def _fill_nonfinite(self) -> None:
         for bucket in self.buckets:

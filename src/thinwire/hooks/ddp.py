@@ -135,7 +135,7 @@ class DDPState:
         """
         self._engine.drain()
         units, density = self._engine.units, self._reducer.collective.density
-        flushed = self._flushed_after == self._engine.passes_here
+        flushed = self._flushed_after == self._engine.passes
         entries = {
             **checkpoint.dump(units),
             "scope": self._scope,
@@ -172,7 +172,7 @@ class DDPState:
         self._engine.restart(int(entries["passes"]))
         self._compared = False
         flushed = bool(entries["flushed"]) or residual == "drop"
-        self._flushed_after = self._engine.passes_here if flushed else None
+        self._flushed_after = self._engine.passes if flushed else None
 
     def flush(self) -> None:
         """Add the mean of every residual to `.grad`, and forget all that is remembered.
@@ -200,7 +200,7 @@ class DDPState:
         # A parameter that was frozen meanwhile keeps its residual.
         names = units.layout.names
         if all(self._parameters[name].requires_grad for name in names):
-            self._flushed_after = engine.passes_here
+            self._flushed_after = engine.passes
 
     def check_replicas(self) -> None:
         """Compare checksums of the parameters over all ranks; raise if they differ."""

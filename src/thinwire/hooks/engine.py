@@ -34,10 +34,10 @@ SETTLE_AT = 2
 class Engine:
     """Runs passes in order; keeps their counters and failures.
 
-    `passes` counts passes since the start of the training, `passes_here` those of this
-    process. `delivered` is what the last one delivered. `inconsistent` is the failure
-    that left the residuals of the ranks inconsistent; `error` is that of the last pass,
-    if any.
+    `passes` counts the passes of the training that were finite, `passes_here` all those
+    of this process. `delivered` is what the last one delivered. `inconsistent` is the
+    failure that left the residuals of the ranks inconsistent; `error` is that of the
+    last pass, if any.
     """
 
     def __init__(
@@ -157,6 +157,7 @@ class Engine:
     ) -> None:
         self.error = None
         self.delivered = Deliveries()
+        self.units.sparse.begin()
         unsettled = not self.units.settled and self.passes >= SETTLE_AT
         self._pass = BackwardPass(
             reducer,
@@ -203,7 +204,7 @@ class Engine:
     def _close(self, current: BackwardPass) -> None:
         self._plan = current.plan
         self.delivered = current.deliveries
-        self.passes += 1
+        self.passes += current.finite
         self.passes_here += 1
         # Now, not in the next pass: a checkpoint in between must have the final units.
         buckets = [bucket.names for bucket in current.buckets]

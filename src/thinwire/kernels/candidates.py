@@ -20,8 +20,18 @@ class Candidates(Protocol):
     `accumulator.Accumulator` is the only caller.
     """
 
-    def accumulate_(self, grad: Tensor, *, offset: int, scale: float) -> None:
-        """`x = x * scale + grad` from `offset` on; `grad` is left all zero."""
+    def accumulate_(
+        self,
+        grad: Tensor,
+        *,
+        offset: int,
+        scale: float,
+        before: Tensor | None = None,
+    ) -> None:
+        """`x = x * scale + grad` from `offset` on; `grad` is left all zero.
+
+        The same elements of `before` become those of `x` as they were.
+        """
         ...
 
     def select(

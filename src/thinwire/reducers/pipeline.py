@@ -22,7 +22,6 @@ from thinwire.groups import Group, Op
 from thinwire.layout import DTYPES, Layout
 from thinwire.reducers import guard
 from thinwire.reducers.mean import write_mean_
-from thinwire.sparse import SparseVector
 
 OnNonfinite = Literal["propagate", "zero", "unchecked"]
 
@@ -31,8 +30,10 @@ OnNonfinite = Literal["propagate", "zero", "unchecked"]
 class UnitState:
     """The state of one unit between its reductions.
 
-    `memory` is that of the feedback. `undo` is what the collective remembered before
-    the last reduction. `has_residual` is False if `x` is zero on every rank.
+    `memory` is that of the feedback. `has_residual` is False if `x` is zero on every
+    rank. Where `undoable` is set, `Pipeline.undo_` can undo the next reduction: the
+    accumulating pass then copies the residual. `before` is what it returns to, besides
+    the vectors.
     """
 
     layout: Layout
@@ -40,9 +41,15 @@ class UnitState:
     collective_memory: CollectiveMemory
     step: int = 0
     buffer: Tensor | None = None
-    undo: Mapping[str, int] = field(default_factory=dict)
     has_residual: bool = True
+    undoable: bool = False
+    before: tuple[Mapping[str, int], bool] = ({}, True)
     deferred_errors: kernels.DeferredErrors | None = None
+
+    def begin(self, *, undoable: bool) -> None:
+        """Prepare for a reduction, which may be undone if `undoable`."""
+        self.before = self.collective_memory.to_dict(), self.has_residual
+        self.memory.begin(undoable=undoable)
 
     def raise_deferred_errors(self, *, wait: bool = False) -> None:
         """Raise a `WireError` if a packet has been found to be wrong.
@@ -106,11 +113,11 @@ class Pipeline:
         """Replace a gradient by its mean over all ranks, in place.
 
         `grad` consists of flat pieces in the order of the layout; `scale` is its loss
-        scale. Returns the mean: the caller passes it to `settle` if the optimizer will
-        apply it, and to `take_back_` if not. Returns None if the step is not finite.
-        Then nothing was accumulated; or, if only the mean overflows half precision, the
-        mean was added back to the residual. With `per_name`, names whose gradient is
-        zero on every rank keep their residual.
+        scale. Returns the mean, which the caller passes to `settle` if the optimizer
+        will apply it, and if not, calls `undo_`, for which the state must have been
+        `undoable`. Returns None if the step is not finite; then the state is what it
+        was. With `per_name`, names whose gradient is zero on every rank keep their
+        residual.
         """
         _check_pieces(grad, state.layout)
         state.raise_deferred_errors()
@@ -125,27 +132,22 @@ class Pipeline:
                 self.fill_nonfinite_(grad)
                 return None
         unused = () if result is None or not per_name else _unused(result, state)
-        x = state.memory.x
-        if state.deferred_errors is None and x.device.type == "cuda":
-            state.deferred_errors = kernels.DeferredErrors(group.size, x.device)
-        errors = state.deferred_errors
-        channel = Channel(
-            *(group, self.codec, state.step, self.seed, errors),
-            finite=self.on_nonfinite != "unchecked",
-        )
-        state.undo = state.collective_memory.to_dict()
+        channel = self._channel(group, state)
+        # Whether a mean overflows half precision is known only when it is written.
+        halves = self.on_nonfinite != "unchecked" and any(map(_is_half, grad))
+        state.begin(undoable=state.undoable or halves)
         with _refused_alike(group), _hidden(state.memory, unused, scale):
             self.feedback.accumulate(grad, state.memory, scale=scale)
             total = choice.collective.all_reduce_(
-                x, channel, choice.memory, lambda: _buffer(grad, state)
+                state.memory.x, channel, choice.memory, lambda: _buffer(grad, state)
             )
-        if errors is not None:
-            errors.start_copy()
+        if state.deferred_errors is not None:
+            state.deferred_errors.start_copy()
         state.has_residual = not choice.plain or bool(unused)
         mean = write_mean_(grad, total, group.size)
         self._finish(choice, start, channel, state)
-        if self.on_nonfinite != "unchecked" and _overflown(grad):
-            self.take_back_(mean, state)
+        if halves and _overflown(grad):
+            self.undo_(state)
             self.fill_nonfinite_(grad)
             return None
         return mean
@@ -195,15 +197,11 @@ class Pipeline:
         """Pass a mean that every rank will apply to the feedback."""
         self.feedback.settle(mean, state.memory)
 
-    def take_back_(self, mean: Total, state: UnitState) -> None:
-        """Undo a reduction that no rank will apply: the mean returns to `x`."""
-        state.collective_memory.load_dict(state.undo)
-        x = state.memory.x.whole()
-        if isinstance(mean, SparseVector):
-            kernels.add_at_(x, mean.indices, mean.values)
-        else:
-            x.add_(mean)
-        state.has_residual = True
+    def undo_(self, state: UnitState) -> None:
+        """Undo the last reduction, which no rank will apply: it leaves no trace."""
+        counters, state.has_residual = state.before
+        state.collective_memory.load_dict(counters)
+        state.memory.undo_()
         state.step -= 1
 
     def fill_nonfinite_(self, grad: Sequence[Tensor]) -> None:
@@ -221,6 +219,15 @@ class Pipeline:
     def _choose(self, state: UnitState) -> Choice:
         size = state.layout.size
         return choose(self.collective, state.collective_memory, size, state.step)
+
+    def _channel(self, group: Group, state: UnitState) -> Channel:
+        x = state.memory.x
+        if state.deferred_errors is None and x.device.type == "cuda":
+            state.deferred_errors = kernels.DeferredErrors(group.size, x.device)
+        return Channel(
+            *(group, self.codec, state.step, self.seed, state.deferred_errors),
+            finite=self.on_nonfinite != "unchecked",
+        )
 
     def _start(
         self, choice: Choice, group: Group, *, scale: float = 1.0, segments: int = 1
@@ -293,8 +300,12 @@ def _overflown(grad: Sequence[Tensor]) -> bool:
 
     The mean is the same on all ranks, so they agree without communication.
     """
-    halves = [piece for piece in grad if piece.dtype == torch.float16]
+    halves = filter(_is_half, grad)
     return not all(bool(kernels.fetch(half.isfinite().all())) for half in halves)
+
+
+def _is_half(piece: Tensor) -> bool:
+    return piece.dtype == torch.float16
 
 
 def _buffer(grad: Sequence[Tensor], state: UnitState) -> Tensor:
@@ -333,4 +344,6 @@ def _hidden(
         yield
     finally:
         for (vector, part), kept in zip(hidden, stash, strict=True):
+            if vector.undoable:
+                vector.before[part] = kept
             vector.whole()[part] += kept.mul_(keep)

@@ -26,10 +26,27 @@ class SparseGradients:
         self.collective = collective
         self._seed = seed
         self._memories: dict[str, RowMemory] = {}
+        # What was remembered before this pass; None: nothing.
+        self._before: dict[str, dict[str, int] | None] = {}
+
+    def begin(self) -> None:
+        """Start a backward pass, to whose beginning `undo_` returns."""
+        self._before.clear()
+
+    def undo_(self) -> None:
+        """Return to the memories before this pass: no rank will apply it."""
+        for name, saved in self._before.items():
+            if saved is None:
+                del self._memories[name]
+            else:
+                self._memories[name].load_dict(saved)
+        self.begin()
 
     def mean(self, name: str, grad: Tensor, group: Group, step: int) -> Tensor:
         """The mean of a sparse COO tensor; it has the same bits on all ranks."""
         channel = Channel(group, step=step, seed=self._seed)
+        known = self._memories.get(name)
+        self._before[name] = None if known is None else known.to_dict()
         memory = self._memories.setdefault(name, RowMemory())
         mine = _rows_of(grad.coalesce())
         total = self.collective.sum_rows(mine, channel, memory)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from thinwire.kernels.blocks import Block
 from thinwire.kernels.cpu import passes
-from thinwire.kernels.cpu.arrays import array_of, place_of
+from thinwire.kernels.cpu.arrays import Before, array_of, place_of
 from thinwire.kernels.cpu.search import SLACK, UNKNOWN, Marks, search
 from thinwire.kernels.cpu.threads import share_out
 from thinwire.kernels.sections import Sparse, check_gradient
@@ -20,13 +20,26 @@ from thinwire.kernels.sections import Sparse, check_gradient
 _PIECE = 1 << 16
 
 
+_NOTHING = np.empty(0, np.uint8)
+
+
 def accumulate_(
-    x: Tensor, grad: Tensor, *, offset: int = 0, scale: float = 1.0
+    x: Tensor,
+    grad: Tensor,
+    *,
+    offset: int = 0,
+    scale: float = 1.0,
+    before: Tensor | None = None,
 ) -> None:
-    array = array_of(x)
+    array, keep = array_of(x), before_of(before)
     for start, addend in pieces_of(grad, offset, len(array)):
-        add = partial(passes.accumulate, array, start, addend, np.float32(scale))
+        add = partial(passes.accumulate, array, start, addend, np.float32(scale), keep)
         share_out(add, start, start + len(addend), boundary=lambda position: position)
+
+
+def before_of(before: Tensor | None) -> Before:
+    """Where a kernel keeps a vector as it was; None: nowhere."""
+    return _NOTHING if before is None else array_of(before)
 
 
 def pieces_of(

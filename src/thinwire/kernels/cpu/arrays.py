@@ -18,6 +18,7 @@ Bits = NDArray[np.int64]  # a mark for each element, or whole numbers
 Counts = NDArray[np.int32]
 Indices = NDArray[Any]  # int32 or int64
 Gradient = NDArray[Any]  # float32, or the bits of bfloat16 as uint16
+Before = NDArray[Any]  # float32, or octets: none, and nothing is copied
 Entries = tuple[Indices, Floats]
 # Indices and values of several lists, and where each begins and ends.
 Lists = tuple[Indices, Floats, Bits, Bits]

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from thinwire.kernels.blocks import Block, chunk_of
 from thinwire.kernels.cpu import passes
-from thinwire.kernels.cpu.accumulate import pieces_of
-from thinwire.kernels.cpu.arrays import array_of, place_of
+from thinwire.kernels.cpu.accumulate import before_of, pieces_of
+from thinwire.kernels.cpu.arrays import Before, array_of, place_of
 from thinwire.kernels.cpu.elements import (
     NO_WORDS,
     add_entries,
@@ -79,16 +79,24 @@ class Candidates:
         self._extracted: dict[int, Extracted] = {}
         self._extracted_rounding = torch.float32
 
-    def accumulate_(self, grad: Tensor, *, offset: int, scale: float) -> None:
+    def accumulate_(
+        self,
+        grad: Tensor,
+        *,
+        offset: int,
+        scale: float,
+        before: Tensor | None = None,
+    ) -> None:
         if grad.numel() == 0 < len(self._x):
             return
         self._restore(list(self._extracted))
         self._valid = [False] * len(self._blocks)
+        keep = before_of(before)
         for start, addend in pieces_of(grad, offset, len(self._x)):
-            if len(addend) < len(self._x) or not self._extract(addend, scale):
-                self._mark(addend, start, np.float32(scale))
+            if len(addend) < len(self._x) or not self._extract(addend, scale, keep):
+                self._mark(addend, start, np.float32(scale), keep)
 
-    def _extract(self, addend: NDArray[Any], scale: float) -> bool:
+    def _extract(self, addend: NDArray[Any], scale: float, before: Before) -> bool:
         """Accumulate and extract, if all blocks were taken from and have thresholds."""
         if len(self._taken) < len(self._blocks) or min(self._hints.tolist()) <= 0:
             return False
@@ -103,19 +111,21 @@ class Candidates:
         self._thresholds[:] = self._hints
         layout = (self._starts, self._thresholds, self._chunk)
         bf16 = self._rounding == torch.bfloat16
-        short = kept.accumulate_(layout, self._x, addend, scale, bf16=bf16)
+        short = kept.accumulate_(layout, self._x, addend, scale, before, bf16=bf16)
         self._extracted = dict(enumerate(kept.blocks))
         self._extracted_rounding = self._rounding
         self._restore(short)
         return True
 
-    def _mark(self, addend: NDArray[Any], start: int, scale: np.float32) -> None:
+    def _mark(
+        self, addend: NDArray[Any], start: int, scale: np.float32, before: Before
+    ) -> None:
         """Accumulate and mark a piece; pieces ascend from the vector's beginning."""
         end = start + len(addend)
         if start == 0:
             self._marked = 0
             self._thresholds[:] = self._hints
-        given = (self._x, start, addend, scale)
+        given = (self._x, start, addend, scale, before)
         if start != self._marked:
             self._marked = UNKNOWN
             add = partial(passes.accumulate, *given)

@@ -9,10 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from thinwire.kernels.cpu.arrays import Bits, Counts, Floats, Gradient, Indices
+from thinwire.kernels.cpu.arrays import (
+    Before,
+    Bits,
+    Counts,
+    Floats,
+    Gradient,
+    Indices,
+)
 from thinwire.kernels.cpu.compiled import kernel, part
 from thinwire.kernels.cpu.intrinsics import magnitude, to_bf16, trailing_zeros
-from thinwire.kernels.cpu.passes import accumulate_64, run, widen
+from thinwire.kernels.cpu.passes import accumulate_64, keep, run, widen
 from thinwire.kernels.cpu.select import clear, tally
 
 # A threshold that no magnitude reaches, not that of a NaN either.
@@ -30,9 +37,12 @@ def accumulate_and_extract(
     x: Floats,
     grad: Gradient,
     scale: Any,
+    before: Before,
     span: tuple[int, int, int],
 ) -> bool:
     """`x = x * scale + grad; grad = 0` in a `span`, and extract its candidates.
+
+    `before` keeps the elements of `x` as they were, unless it is empty.
 
     `span` is (low, middle, high): the parts before and after `middle` advance in turns.
     `layout` is (starts, thresholds, chunk) of the blocks, see `passes.run`; if blocks
@@ -56,7 +66,7 @@ def accumulate_and_extract(
     b = c = -1
     factor = np.float32(scale)
     to = (where, held, limits, ends)
-    by = (x, grad, factor, bf16)
+    by = (x, grad, factor, bf16, before)
     least_p = least_q = np.int64(0)
     blocks = len(thresholds)
     while p < middle and q < high:
@@ -69,11 +79,11 @@ def accumulate_and_extract(
             there = 2 * c + 1
             m, last_m, least_q = _open(ends, limits, there, thresholds[c])
         for _ in range(min(end_p - p, end_q - q) >> 6):
-            word = accumulate_64(x, p, grad, p, factor, least_p)
+            word = accumulate_64(x, p, grad, p, factor, least_p, before)
             n = _extract(x, p, word, bf16, where, held, n, i)
             if n > last_n:
                 least_p = _NEVER
-            word = accumulate_64(x, q, grad, q, factor, least_q)
+            word = accumulate_64(x, q, grad, q, factor, least_q, before)
             m = _extract(x, q, word, bf16, where, held, m, j)
             if m > last_m:
                 least_q = _NEVER
@@ -177,15 +187,16 @@ def _finish(
     by: Any, p: int, end: int, i: int, threshold: int, to: Any, number: int
 ) -> None:
     """Process the rest of a run, element by element."""
-    x, grad, scale, bf16 = by
+    x, grad, scale, bf16, before = by
     where, held, limits, ends = to
     n, last, least = _open(ends, limits, number, threshold)
     while p < end:
         if end - p >= 64:
-            word = accumulate_64(x, p, grad, p, scale, least)
+            word = accumulate_64(x, p, grad, p, scale, least, before)
         else:
             word = np.int64(0)
             for bit in range(end - p):
+                keep(before, p + bit, x[p + bit])
                 value = x[p + bit] * scale + widen(grad[p + bit])
                 x[p + bit] = value
                 grad[p + bit] = 0

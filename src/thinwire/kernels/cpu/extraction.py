@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from thinwire.kernels.cpu import extract, extracted
 from thinwire.kernels.cpu.arrays import (
+    Before,
     Bits,
     Counts,
     Entries,
@@ -178,6 +179,7 @@ class Extraction(NamedTuple):
         x: Floats,
         grad: NDArray[Any],
         scale: float,
+        before: Before,
         *,
         bf16: bool,
     ) -> list[int]:
@@ -187,11 +189,12 @@ class Extraction(NamedTuple):
         and must be restored.
         """
         closed: list[int] = []
+        vectors = (x, grad, scale, before)
 
         def run(row: int) -> None:
             given = (layout, self.lists, self.limits, self.sums, row, bf16)
             span = self.spans[row]
-            if extract.accumulate_and_extract(*given, x, grad, scale, span):
+            if extract.accumulate_and_extract(*given, *vectors, span):
                 closed.append(row)
 
         rows = range(len(self.spans))

@@ -12,7 +12,14 @@ import numpy as np
 from llvmlite import ir
 from numba import extending, types
 
-from thinwire.kernels.cpu.arrays import Bits, Floats, Gradient, Indices, Place
+from thinwire.kernels.cpu.arrays import (
+    Before,
+    Bits,
+    Floats,
+    Gradient,
+    Indices,
+    Place,
+)
 from thinwire.kernels.cpu.compiled import kernel, part
 from thinwire.kernels.cpu.intrinsics import MAGNITUDE, magnitude
 
@@ -28,17 +35,31 @@ _SHORTS = ir.VectorType(_I16, _LANES)
 
 @intrinsic
 def accumulate_64(
-    typing: Any, x: Any, p: Any, grad: Any, q: Any, scale: Any, threshold: Any
+    typing: Any,
+    x: Any,
+    p: Any,
+    grad: Any,
+    q: Any,
+    scale: Any,
+    threshold: Any,
+    before: Any,
 ) -> Any:
-    """`x = x * scale + grad; grad = 0` for 64 elements; their marks as an int64."""
+    """`x = x * scale + grad; grad = 0` for 64 elements; their marks as an int64.
+
+    The elements of `x` as they were are copied to `before`, unless it holds octets.
+    """
     del typing, p, q, scale, threshold
     signature = types.int64(
-        x, types.int64, grad, types.int64, types.float32, types.int64
+        x, types.int64, grad, types.int64, types.float32, types.int64, before
     )
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         to = _address(context, builder, signature.args[0], args[0], args[1])
         by = _address(context, builder, signature.args[2], args[2], args[3])
+        copies = signature.args[6].dtype == types.float32
+        if copies:
+            old_to = _address(context, builder, signature.args[6], args[6], args[1])
+            olds = []
         factor = _splat(builder, args[4], _FLOATS)
         least = _splat(builder, builder.trunc(args[5], _I32), _INTS)
         short = signature.args[2].dtype == types.uint16
@@ -48,14 +69,32 @@ def accumulate_64(
             here = builder.gep(by, [ir.Constant(_I64, group)])
             addend = _load_floats(builder, here, short=short)
             old = _load(builder, there, _FLOATS, 4)
+            if copies:
+                olds.append(old)
             new = builder.fadd(builder.fmul(old, factor), addend)
             _store(builder, new, there, 4)
             zero = ir.Constant(_SHORTS if short else _FLOATS, [0] * _LANES)
             _store(builder, zero, here, 2 if short else 4)
             marks = _pack(builder, marks, new, least, group)
+        if copies:
+            _stream(builder, olds, old_to)
         return marks
 
     return signature, generate
+
+
+@intrinsic
+def keep(typing: Any, before: Any, p: Any, value: Any) -> Any:
+    """`before[p] = value`, unless `before` holds octets."""
+    del typing, p, value
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if signature.args[0].dtype == types.float32:
+            at = _address(context, builder, signature.args[0], args[0], args[1])
+            builder.store(args[2], at)
+        return context.get_dummy_value()
+
+    return types.void(before, types.int64, types.float32), generate
 
 
 @intrinsic
@@ -119,6 +158,34 @@ def _store(builder: Any, value: Any, address: Any, align: int) -> None:
     builder.store(value, pointer, align=align)
 
 
+def _stream(builder: Any, values: Any, address: Any) -> None:
+    """Store 64 elements past the cache where their address is a multiple of 64.
+
+    They are not read again in a usual step. An ordinary store would read every line of
+    the cache before it writes it.
+    """
+    bits = builder.ptrtoint(address, _I64)
+    offset = builder.and_(bits, ir.Constant(_I64, 63))
+    aligned = builder.icmp_unsigned("==", offset, ir.Constant(_I64, 0))
+    with builder.if_else(aligned) as (past, ordinary):
+        with past:
+            _store_group(builder, values, address, 64, nontemporal=True)
+        with ordinary:
+            _store_group(builder, values, address, 4, nontemporal=False)
+
+
+def _store_group(
+    builder: Any, values: Any, address: Any, align: int, *, nontemporal: bool
+) -> None:
+    for number, value in enumerate(values):
+        place = builder.gep(address, [ir.Constant(_I64, number * _LANES)])
+        pointer = builder.bitcast(place, value.type.as_pointer())
+        store = builder.store(value, pointer, align=align)
+        if nontemporal:
+            one = builder.module.add_metadata([ir.Constant(_I32, 1)])
+            store.set_metadata("nontemporal", one)
+
+
 def _load_floats(builder: Any, address: Any, *, short: bool) -> Any:
     if not short:
         return _load(builder, address, _FLOATS, 4)
@@ -143,18 +210,28 @@ def _pack(builder: Any, marks: Any, value: Any, least: Any, group: int) -> Any:
 
 @kernel
 def accumulate(
-    x: Floats, offset: int, grad: Gradient, scale: Any, low: int, high: int
+    x: Floats,
+    offset: int,
+    grad: Gradient,
+    scale: Any,
+    before: Before,
+    low: int,
+    high: int,
 ) -> None:
-    """`x = x * scale + grad; grad = 0` for the elements `low` to `high` of `x`."""
+    """`x = x * scale + grad; grad = 0` for the elements `low` to `high` of `x`.
+
+    `before` keeps them as they were, unless it is empty.
+    """
     words = (high - low) >> 7
     p = low
     q = low + (words << 6)
     for _ in range(words):
-        accumulate_64(x, p, grad, p - offset, scale, 0)
-        accumulate_64(x, q, grad, q - offset, scale, 0)
+        accumulate_64(x, p, grad, p - offset, scale, 0, before)
+        accumulate_64(x, q, grad, q - offset, scale, 0, before)
         p += 64
         q += 64
     while q < high:
+        keep(before, q, x[q])
         x[q] = x[q] * scale + widen(grad[q - offset])
         grad[q - offset] = 0
         q += 1
@@ -168,6 +245,7 @@ def accumulate_and_mark(
     offset: int,
     grad: Gradient,
     scale: Any,
+    before: Before,
     span: tuple[int, int, int],
 ) -> None:
     """`accumulate` from low to high of a `span`, and the marks of these elements.
@@ -179,6 +257,7 @@ def accumulate_and_mark(
     """
     starts, firsts, thresholds, chunk = layout
     low, middle, high = span
+    by = (x, grad, scale, before)
     p = end_p = low
     q = end_q = middle
     w = v = 0
@@ -188,21 +267,21 @@ def accumulate_and_mark(
             b, j, end = run(starts, len(firsts), chunk, p, middle)
             w = firsts[b] + (j >> 6)
             least_p = np.int64(thresholds[b])
-            p = _edge(words, w, j & 63, least_p, x, p, grad, p - offset, scale, end)
+            p = _edge(words, w, j & 63, least_p, by, p, p - offset, end)
             w = firsts[b] + ((j + p - end_p) >> 6)
             end_p = p + (end - p) // 64 * 64
         while q == end_q and q < high:
             b, j, end = run(starts, len(firsts), chunk, q, high)
             v = firsts[b] + (j >> 6)
             least_q = np.int64(thresholds[b])
-            q = _edge(words, v, j & 63, least_q, x, q, grad, q - offset, scale, end)
+            q = _edge(words, v, j & 63, least_q, by, q, q - offset, end)
             v = firsts[b] + ((j + q - end_q) >> 6)
             end_q = q + (end - q) // 64 * 64
         if p == end_p or q == end_q:
             break
         for _ in range(min(end_p - p, end_q - q) >> 6):
-            words[w] = accumulate_64(x, p, grad, p - offset, scale, least_p)
-            words[v] = accumulate_64(x, q, grad, q - offset, scale, least_q)
+            words[w] = accumulate_64(x, p, grad, p - offset, scale, least_p, before)
+            words[v] = accumulate_64(x, q, grad, q - offset, scale, least_q, before)
             p += 64
             q += 64
             w += 1
@@ -212,14 +291,14 @@ def accumulate_and_mark(
         q, end_q, v, least_q, high = p, end_p, w, least_p, middle
     while q < high:
         while q < end_q:
-            words[v] = accumulate_64(x, q, grad, q - offset, scale, least_q)
+            words[v] = accumulate_64(x, q, grad, q - offset, scale, least_q, before)
             q += 64
             v += 1
         while q == end_q and q < high:
             b, j, end = run(starts, len(firsts), chunk, q, high)
             v = firsts[b] + (j >> 6)
             least_q = np.int64(thresholds[b])
-            q = _edge(words, v, j & 63, least_q, x, q, grad, q - offset, scale, end)
+            q = _edge(words, v, j & 63, least_q, by, q, q - offset, end)
             v = firsts[b] + ((j + q - end_q) >> 6)
             end_q = q + (end - q) // 64 * 64
 
@@ -246,18 +325,18 @@ def _edge(
     w: int,
     bit: int,
     threshold: int,
-    x: Floats,
+    by: Any,
     p: int,
-    grad: Gradient,
     q: int,
-    scale: Any,
     end: int,
 ) -> int:
     """Process single elements up to the beginning of a whole word, or to the end.
 
-    Only the bits of these elements change.
+    Only the bits of these elements change. `by` is (x, grad, scale, before).
     """
+    x, grad, scale, before = by
     while p < end and (bit or p + 64 > end):
+        keep(before, p, x[p])
         value = x[p] * scale + widen(grad[q])
         x[p] = value
         grad[q] = 0

@@ -16,7 +16,12 @@ from thinwire.kernels.sections import Sparse, check_gradient
 
 
 def accumulate_(
-    x: Tensor, grad: Tensor, *, offset: int = 0, scale: float = 1.0
+    x: Tensor,
+    grad: Tensor,
+    *,
+    offset: int = 0,
+    scale: float = 1.0,
+    before: Tensor | None = None,
 ) -> None:
     size = grad.numel()
     check_gradient(grad, offset, x.numel())
@@ -25,8 +30,10 @@ def accumulate_(
             flat(x)[offset : offset + size],
             grad.detach().contiguous().view(-1),
             scale,
+            flat(x if before is None else before)[offset : offset + size],
             size,
             scaled=scale != 1.0,
+            keeping=before is not None,
             num_warps=2,
             **EXACT,
         )

@@ -102,10 +102,11 @@ class CandidateBuffer:
         grad: Tensor,
         scale: float,
         extracting: Mapping[int, torch.dtype],
+        before: Tensor | None,
         *,
         zeroing: bool,
     ) -> None:
-        """`x = x * scale + grad`, and list candidates.
+        """`x = x * scale + grad`, and list candidates; `before` is what `x` was.
 
         `extracting` are the blocks whose candidates leave the vector, and the dtype
         they are rounded to. Blocks with another dtype than the first are only listed.
@@ -114,17 +115,18 @@ class CandidateBuffer:
         if numbers:
             self.rounding = extracting[numbers[0]]
         self.extracted = {b for b in numbers if extracting[b] == self.rounding}
-        self._list((0, len(self.blocks)), grad, scale, zeroing=zeroing)
+        self._list((0, len(self.blocks)), grad, scale, before, zeroing=zeroing)
 
     def list_candidates(self, first: int, end: int) -> None:
         """List candidates of blocks from `first` to before `end`."""
-        self._list((first, end), None, 1.0, zeroing=False)
+        self._list((first, end), None, 1.0, None, zeroing=False)
 
     def _list(
         self,
         numbers: tuple[int, int],
         grad: Tensor | None,
         scale: float,
+        before: Tensor | None,
         *,
         zeroing: bool,
     ) -> None:
@@ -154,6 +156,7 @@ class CandidateBuffer:
             )
         mark.accumulate_and_list[(self.tiles * (end - first),)](
             *given,
+            self.x if before is None else before,
             *place,
             self.state,
             self.listed,
@@ -166,6 +169,7 @@ class CandidateBuffer:
             **form,
             scaled=scale != 1.0,
             zeroing=zeroing,
+            keeping=before is not None,
             extracting=bits != 0,
             bf16=self.rounding == torch.bfloat16,
             aligned=self.aligned,

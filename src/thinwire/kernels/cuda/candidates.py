@@ -35,15 +35,22 @@ class Candidates:
         self._taken: dict[int, torch.dtype] = {}
         self._added: set[int] = set()
 
-    def accumulate_(self, grad: Tensor, *, offset: int, scale: float) -> None:
+    def accumulate_(
+        self,
+        grad: Tensor,
+        *,
+        offset: int,
+        scale: float,
+        before: Tensor | None = None,
+    ) -> None:
         check_gradient(grad, offset, len(self._x))
         self.restore_()
         buffer, whole = self.buffer, grad.numel() == len(self._x)
         if not whole or buffer is None or min(buffer.counts) == 0:
-            accumulate_(self._x, grad, offset=offset, scale=scale)
+            accumulate_(self._x, grad, offset=offset, scale=scale, before=before)
             return
         given = grad.detach().contiguous().view(-1)
-        buffer.accumulate_(given, scale, self._taken, zeroing=self.zeroing)
+        buffer.accumulate_(given, scale, self._taken, before, zeroing=self.zeroing)
         self._valid = set(range(len(self._blocks)))
         if self.zeroing and not grad.is_contiguous():
             grad.zero_()

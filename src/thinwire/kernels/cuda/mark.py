@@ -70,6 +70,7 @@ def sample(
     x,
     grad,
     scale,
+    before,
     table,
     first,
     start,
@@ -140,20 +141,25 @@ def _sum(
     x,
     grad,
     scale,
+    before,
     least,
     inside,
     reading: tl.constexpr,
     scaled: tl.constexpr,
     zeroing: tl.constexpr,
+    keeping: tl.constexpr,
     extracting: tl.constexpr,
     bf16: tl.constexpr,
 ) -> Any:
     """The values of a tile of the vector, accumulated unless `reading`; zero outside.
 
-    If `extracting`, values of at least the magnitude `least` leave the vector.
+    If `extracting`, values of at least the magnitude `least` leave the vector. If
+    `keeping`, the vector's tile as it was is copied to `before`.
     """
     other = None if inside is None else 0.0
     value = tl.load(x, mask=inside, other=other)
+    if keeping:
+        tl.store(before, value, mask=inside)
     if not reading:
         addend = tl.load(grad, mask=inside, other=other).to(tl.float32)
         value = (value * scale if scaled else value) + addend
@@ -171,6 +177,7 @@ def accumulate_and_list(
     x,
     grad,
     scale,
+    before,
     table,
     first,
     start,
@@ -190,6 +197,7 @@ def accumulate_and_list(
     reading: tl.constexpr,
     scaled: tl.constexpr,
     zeroing: tl.constexpr,
+    keeping: tl.constexpr,
     running: tl.constexpr,
     extracting: tl.constexpr,
     bf16: tl.constexpr,
@@ -217,22 +225,25 @@ def accumulate_and_list(
             base = tl.multiple_of(base, 16)
         x += base
         grad += base
+        before += base
         p = tl.arange(0, TILE)
     else:
         p = position(j, start, stride, chunk)
     threshold = tl.load(state + q * STATE + THRESHOLD)
-    to, by = x + p, grad + p
+    to, by, old = x + p, grad + p, before + p
     least = threshold
     if extracting and not one:
         least = tl.where((extracted >> q) & 1 == 1, threshold, 0x7FFFFFFF)
     # With an arbitrary mask, loads would not be four elements wide.
     if (tile + 1) * TILE <= length:
         value = _sum(
-            to, by, scale, least, None, reading, scaled, zeroing, extracting, bf16
+            *(to, by, scale, old, least, None),
+            *(reading, scaled, zeroing, keeping, extracting, bf16),
         )
     else:
         value = _sum(
-            to, by, scale, least, inside, reading, scaled, zeroing, extracting, bf16
+            *(to, by, scale, old, least, inside),
+            *(reading, scaled, zeroing, keeping, extracting, bf16),
         )
     candidate = (magnitude(value) >= threshold) & inside
     marks = candidate.to(tl.int32)
@@ -260,14 +271,17 @@ def accumulate(
     x,
     grad,
     scale,
+    before,
     size,
     scaled: tl.constexpr,
+    keeping: tl.constexpr,
 ) -> None:
     """`x = x * scale + grad; grad = 0` for a tile."""
     base = tl.program_id(0).to(tl.int64) * TILE
     lane = tl.arange(0, TILE)
-    to, by = x + base + lane, grad + base + lane
+    to, by, old = x + base + lane, grad + base + lane, before + base + lane
     if base + TILE <= size:
-        _sum(to, by, scale, 0, None, NO, scaled, YES, NO, NO)
+        _sum(to, by, scale, old, 0, None, NO, scaled, YES, keeping, NO, NO)
     else:
-        _sum(to, by, scale, 0, lane < size - base, NO, scaled, YES, NO, NO)
+        inside = lane < size - base
+        _sum(to, by, scale, old, 0, inside, NO, scaled, YES, keeping, NO, NO)

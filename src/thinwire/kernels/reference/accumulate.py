@@ -12,10 +12,20 @@ from thinwire.kernels.sections import Sparse, index_dtype
 
 @primitive
 def accumulate_(
-    x: Tensor, grad: Tensor, *, offset: int = 0, scale: float = 1.0
+    x: Tensor,
+    grad: Tensor,
+    *,
+    offset: int = 0,
+    scale: float = 1.0,
+    before: Tensor | None = None,
 ) -> None:
-    """`x = x * scale + grad` from `offset` on; `grad` is left all zero."""
+    """`x = x * scale + grad` from `offset` on; `grad` is left all zero.
+
+    The same elements of `before` become those of `x` as they were.
+    """
     part = x[offset : offset + grad.numel()]
+    if before is not None:
+        before[offset : offset + grad.numel()].copy_(part)
     if scale != 1.0:
         part.mul_(scale)
     part.add_(grad)

@@ -20,8 +20,15 @@ class Candidates:
     def __init__(self, x: Tensor, blocks: tuple[Block, ...]) -> None:
         self._x, self._blocks = x, blocks
 
-    def accumulate_(self, grad: Tensor, *, offset: int, scale: float) -> None:
-        accumulate_(self._x, grad, offset=offset, scale=scale)
+    def accumulate_(
+        self,
+        grad: Tensor,
+        *,
+        offset: int,
+        scale: float,
+        before: Tensor | None = None,
+    ) -> None:
+        accumulate_(self._x, grad, offset=offset, scale=scale, before=before)
 
     def select(
         self,
