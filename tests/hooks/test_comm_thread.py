@@ -1,6 +1,8 @@
 """The communication thread: order of jobs, draining, and its end."""
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 
@@ -41,3 +43,16 @@ def test_the_thread_ends_when_its_object_is_collected():
             break
         time.sleep(0.02)
     assert threads() == before
+
+
+def test_a_process_exits_while_a_job_is_in_torch():
+    """The interpreter must not end first: the job's thread then aborts the process."""
+    script = (
+        "import torch; from thinwire.hooks.comm_thread import CommThread;"
+        "a = torch.ones(1000, 1000); thread = CommThread();"
+        "thread.submit(lambda: [a.mm(a) for _ in range(5)])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
