@@ -9,9 +9,11 @@ errors are raised from `backward`.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Literal, Protocol, get_args
+from datetime import timedelta
+from typing import Any, Protocol, Self
 
 import torch.distributed as dist
 from torch import Tensor
@@ -19,22 +21,24 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.collectives import GatherRows, RowCollective
+from thinwire import catalog
+from thinwire.collectives import RowCollective
 from thinwire.errors import AgreementError, ConfigError
 from thinwire.groups import Counted
 from thinwire.groups.torch import TorchGroup
 from thinwire.hooks import agreement, checkpoint
 from thinwire.hooks.backward_pass import Deliveries
-from thinwire.hooks.clipping import checked_clip
+from thinwire.hooks.closed import CLOSED
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.inspection import (
     check_model,
-    raise_everywhere,
+    meeting,
     settings_of,
     sparse_names,
     trained_parameters,
 )
 from thinwire.hooks.metrics import metrics_of
+from thinwire.hooks.options import Scope, refuse_wrong, seconds
 from thinwire.hooks.passes import Passes
 from thinwire.hooks.plain import PlainAllReduce
 from thinwire.hooks.units import Units
@@ -44,8 +48,6 @@ from thinwire.reducers.flush import flush_
 from thinwire.reducers.sparse_gradients import SparseGradients
 
 logger = logging.getLogger(__name__)
-
-Scope = Literal["bucket", "model"]
 
 
 class Scaler(Protocol):
@@ -73,33 +75,60 @@ class DDPState:
         reducer: Pipeline,
         *,
         scope: Scope = "bucket",
-        sparse: RowCollective = GatherRows(),  # noqa: B008 - it is frozen
+        sparse: str | RowCollective = "gather",
         grad_scaler: Scaler | None = None,
         process_group: dist.ProcessGroup | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
         clip: float | None = None,
     ) -> None:
-        parent = process_group or model.process_group
-        try:
-            check_model(model, sparse)
-            if scope not in get_args(Scope):
-                raise ConfigError(f"scope is {scope!r}: choose 'bucket' or 'model'")
+        with agreement.told(lambda: meeting(model, process_group)):
+            refuse_wrong(
+                scope=scope,
+                sparse=sparse,
+                grad_scaler=grad_scaler,
+                process_group=process_group,
+                timeout=timeout,
+                clip=clip,
+            )
+            check_model(model)
+            parent = process_group or model.process_group
             reducer.collective.check(parent.size())
-            clip = checked_clip(clip)
-        except ConfigError as problem:
-            raise_everywhere(problem, model, parent)
-        self._scope = scope
-        self._parameters = trained_parameters(model)
-        self._device = device = next(iter(self._parameters.values())).device
-        self._reducer = reducer
-        self._scaler = grad_scaler
-        scaled = grad_scaler is not None
-        settings = settings_of(model, reducer, scope, sparse, scaled=scaled)
-        group = TorchGroup(parent, timeout=timeout, device=device)
+            rows = catalog.sparse(sparse) if isinstance(sparse, str) else sparse
+            clip = None if clip is None else float(clip)
+            self._scope = scope
+            self._parameters = trained_parameters(model)
+            self._device = device = next(iter(self._parameters.values())).device
+            self._reducer = reducer
+            self._scaler = grad_scaler
+            scaled = grad_scaler is not None
+            settings = settings_of(model, reducer, scope, rows, scaled=scaled)
+            group = TorchGroup(parent, timeout=seconds(timeout), device=device)
         agreement.compare_settings(group, {**settings, "clip": clip}, device)
-        self._transport = TorchGroup.own(parent, timeout=timeout, device=device)
+        self._parts = ExitStack()
+        self._transport = TorchGroup.own(
+            parent, timeout=seconds(timeout), device=device
+        )
+        self._parts.callback(self._transport.close)
+        try:
+            with agreement.told(lambda: (self._transport, device)):
+                self._build(model, SparseGradients(rows, reducer.seed), clip)
+            agreement.compare_settings(self._transport, {}, device)
+        except BaseException:
+            self.close()
+            raise
+        if self._group.rank == 0:
+            logger.info("%s on %d ranks, scope %r", reducer, self._group.size, scope)
+
+    def _build(
+        self,
+        model: DistributedDataParallel,
+        sparse: SparseGradients,
+        clip: float | None,
+    ) -> None:
+        """Make what reduces, and its memory."""
         self._group = Counted(self._transport)
-        self._engine = self._new_engine(model, SparseGradients(sparse, reducer.seed))
+        self._engine = self._new_engine(model, sparse)
+        self._parts.callback(self._engine.close)
         self._plain = PlainAllReduce(
             self._transport,
             self._engine,
@@ -113,13 +142,31 @@ class DDPState:
             check=self._compare_checkpoints,
             clip=clip,
         )
+        self._parts.callback(self._passes.close, CLOSED)
         self._compared = False
         # The pass after which nothing was left in any residual.
         self._flushed_after: int | None = None
-        if not self._plain.fits(reducer):
+        if not self._plain.fits(self._reducer):
             _ = self._engine.units.states  # so that a state dict has all its keys
-        if self._group.rank == 0:
-            logger.info("%s on %d ranks, scope %r", reducer, self._group.size, scope)
+
+    def close(self) -> None:
+        """Release residuals, thread and process group; later backward passes raise.
+
+        Any rank may close alone, and twice. What waits in the residuals is lost: call
+        `flush` before the last optimizer step to apply it. `with` closes at its end.
+        """
+        self._parts.close()
+        self._engine = self._plain = self._group = self._transport = CLOSED
+
+    def on_close(self, call: Callable[[], object]) -> None:
+        """Call this when the state is closed."""
+        self._parts.callback(call)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def reduce(self, bucket: GradBucket) -> Future[Tensor]:
         """Take a bucket of a backward pass; return the future of its mean."""

@@ -49,6 +49,10 @@ class Passes:
         self._in_backward = True
         self._refusal: ThinwireError | None = None
 
+    def close(self, closed: Engine) -> None:
+        """Refuse further passes: every use of `closed` raises."""
+        self._engine = closed
+
     def begin(self, reducer: Pipeline, scale: Callable[[], float]) -> None:
         """Choose how the buckets of a new pass are reduced."""
         self._in_backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001
