@@ -45,7 +45,7 @@ BAD = [
     ("topk", {"scope": "layer"}, ["scope is 'layer'", "'bucket' or 'model'"]),
     ("topk", {"feedback": "resid"}, ["unknown feedback 'resid'", "'residual'"]),
     ("topk", {"codec": "row"}, ["unknown codec 'row'", "'raw'", "elias-fano+bfloat16"]),
-    ("topk", {"warmup": -1}, ["-1 dense steps"]),
+    ("topk", {"warmup": -1}, ["warmup is -1", "a number of dense steps"]),
     ("topk", {"min_size": -5}, ["min_size is -5"]),
     ("topk", {"on_nonfinite": "skip"}, ["on_nonfinite is 'skip'", "'zero'"]),
     ("topk", {"timeout": -1.0}, ["timeout", "-1"]),
