@@ -142,7 +142,7 @@ class DDPState:
             check=self._compare_checkpoints,
             clip=clip,
         )
-        self._parts.callback(self._passes.close, CLOSED)
+        self._parts.callback(self._passes.close)
         self._compared = False
         # The pass after which nothing was left in any residual.
         self._flushed_after: int | None = None

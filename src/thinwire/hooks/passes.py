@@ -15,6 +15,7 @@ from torch.futures import Future
 from thinwire.codecs import Timed
 from thinwire.errors import ThinwireError
 from thinwire.hooks.backward_pass import PendingBucket
+from thinwire.hooks.closed import CLOSED
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.plain import PlainAllReduce
 from thinwire.hooks.units import Names
@@ -49,9 +50,9 @@ class Passes:
         self._in_backward = True
         self._refusal: ThinwireError | None = None
 
-    def close(self, closed: Engine) -> None:
-        """Refuse further passes: every use of `closed` raises."""
-        self._engine = closed
+    def close(self) -> None:
+        """Refuse further passes."""
+        self._engine = self._plain = CLOSED
 
     def begin(self, reducer: Pipeline, scale: Callable[[], float]) -> None:
         """Choose how the buckets of a new pass are reduced."""
@@ -99,7 +100,9 @@ class Passes:
         bucket.future.set_result(bucket.buffer)
 
     def _raise_error(self) -> None:
-        error = self._refusal or self._engine.error
+        # Not kept: its traceback holds the model, which holds this object.
+        refusal, self._refusal = self._refusal, None
+        error = refusal or self._engine.error
         if error is not None:
             raise error
 
