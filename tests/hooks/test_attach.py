@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed import BuiltinCommHookType
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -120,6 +121,12 @@ def twice():
     return model
 
 
+def hooked_by_name():
+    model = wrap()
+    model._register_builtin_comm_hook(BuiltinCommHookType.FP16_COMPRESS)
+    return model
+
+
 def hooked():
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
@@ -145,6 +152,7 @@ def sharded():
         (complexes, ["torch.complex64"]),
         (twice, ["hook already", "attach once"]),
         (hooked, ["hook already"]),
+        (hooked_by_name, ["hook already"]),
         (sharded, ["FSDP is not supported", "reduce-scatter"]),
     ],
 )

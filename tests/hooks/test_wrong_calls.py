@@ -199,6 +199,7 @@ RIGHT = [
     ("topk", {"warmup": "auto", "codec": Split(), "feedback": Momentum(0.8)}),
     ("topk", {"codec": None, "sparse": S2(), "grad_scaler": Stranger()}),
     ("topk", {"timeout": timedelta(seconds=5), "sparse": GatherRows()}),
+    ("topk", {"timeout": 1e7, "min_size": 0, "clip": None}),
     ("topk", {"timeout": 5, "warmup": 0, "seed": np.int64(7)}),
     ("dense", {"density": 0.5, "warmup": 3, "sparse": "cheapest"}),
     ("spardl", {"teams": "auto", "link": Link(1e-4, 1e9)}),

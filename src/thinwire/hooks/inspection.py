@@ -35,6 +35,7 @@ def check_wrapped(model: nn.Module) -> DistributedDataParallel:
 
 def check_model(model: DistributedDataParallel) -> None:
     """Refuse what the hook cannot serve, with the reason and the remedy."""
+    check_wrapped(model)
     # It knows the built-in hooks too.
     logged = model._get_ddp_logging_data()  # type: ignore[no-untyped-call] # noqa: SLF001
     if logged.get("comm_hook"):

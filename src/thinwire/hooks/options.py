@@ -74,13 +74,8 @@ def seconds(timeout: float | timedelta | None) -> float | None:
 def refuse_wrong(**options: object) -> None:
     """Raise a `ConfigError` if an option is not what `RULES` say."""
     for name, value in options.items():
-        fits, remedy = RULES.get(name, (_anything, ""))
-        if not fits(value):
-            raise ConfigError(f"{name} is {value!r}: {remedy}")
-
-
-def _anything(value: object) -> bool:
-    return True
+        if name in RULES and not RULES[name][0](value):
+            raise ConfigError(f"{name} is {value!r:.300}: {RULES[name][1]}")
 
 
 def _instance(*kinds: type) -> Check:
