@@ -74,8 +74,9 @@ def attach(
                 before it is remembered. Give the bound of `clip_grad_norm_`, and leave
                 that call out: after `backward` it would cut sums of many steps for
                 good. Reductions then start with the last bucket.
-            warn: Whether to warn, once and on rank 0, if a plain Adam steps on sparse
-                deliveries.
+            warn: Whether to warn, on rank 0, if a plain Adam steps on sparse
+                deliveries, and if the run is frozen: all steps skipped, nothing
+                delivered, or a residual that keeps growing.
 
     """
     ddp = check_wrapped(model)
@@ -109,8 +110,10 @@ def attach(
     )
     ddp.register_comm_hook(state, hook)
     leads = get_rank(process_group or ddp.process_group) == 0
-    if warn and leads and environment != "quiet" and (state.density or 1.0) < 1.0:
-        _check_optimizer(ddp)
+    if warn and leads and environment != "quiet":
+        state.watch_progress()
+        if (state.density or 1.0) < 1.0:
+            _check_optimizer(ddp)
     return state
 
 

@@ -37,6 +37,7 @@ from thinwire.hooks.inspection import (
 from thinwire.hooks.metrics import metrics_of
 from thinwire.hooks.passes import Passes
 from thinwire.hooks.plain import PlainAllReduce
+from thinwire.hooks.progress_check import ProgressCheck
 from thinwire.hooks.units import Units
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
@@ -201,6 +202,11 @@ class DDPState:
         names = units.layout.names
         if all(self._parameters[name].requires_grad for name in names):
             self._flushed_after = engine.passes
+
+    def watch_progress(self) -> None:
+        """Warn once if training does not get ahead (see `hooks.progress_check`)."""
+        momentum = getattr(self._reducer.feedback, "momentum", 0.0)
+        self._engine.progress = ProgressCheck(momentum)
 
     def check_replicas(self) -> None:
         """Compare checksums of the parameters over all ranks; raise if they differ."""

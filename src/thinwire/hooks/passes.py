@@ -18,6 +18,7 @@ from thinwire.hooks.backward_pass import PendingBucket
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.plain import PlainAllReduce
 from thinwire.hooks.units import Names
+from thinwire.hooks.user_warnings import warn
 from thinwire.reducers import Pipeline
 
 Reduce = Callable[[PendingBucket], None]
@@ -65,7 +66,7 @@ class Passes:
         """Start to reduce a bucket; return the future of its mean."""
         if bucket.is_last() and self._in_backward:
             # With the last bucket, as DDP does: the first may come in a nested pass.
-            _at_end_of_backward(self._raise_error)
+            _at_end_of_backward(self._end)
         device = bucket.buffer().device
         cuda = device.type == "cuda"
         pending = PendingBucket(
@@ -94,10 +95,12 @@ class Passes:
     def _leave_unreduced(self, bucket: PendingBucket) -> None:
         bucket.future.set_result(bucket.buffer)
 
-    def _raise_error(self) -> None:
-        error = self._refusal or self._engine.error
+    def _end(self) -> None:
+        error, progress = self._refusal or self._engine.error, self._engine.progress
         if error is not None:
             raise error
+        if progress is not None and (warning := progress.take_warning()):
+            warn(warning)
 
     def _names_in(self, bucket: GradBucket) -> Names:
         key = tuple(map(id, bucket.parameters()))
