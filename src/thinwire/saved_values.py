@@ -120,7 +120,7 @@ def tensor(
     if not isinstance(value, Tensor):
         raise damaged(field, value, "a tensor")
     if value.dtype not in dtypes:
-        raise damaged(field, value.dtype, " or ".join(map(str, dtypes)))
+        raise damaged(field, str(value.dtype), " or ".join(map(str, dtypes)))
     if value.layout != torch.strided or value.is_meta:
         raise damaged(field, str(value.layout), "a dense tensor with values")
     if tuple(value.shape) != tuple(shape):

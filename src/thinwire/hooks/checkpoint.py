@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from math import sqrt
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from thinwire.hooks.saved_state import SavedState
 from thinwire.hooks.units import Units
@@ -97,4 +99,5 @@ def norms(units: Units) -> dict[str, float]:
 
 
 def _norm(tensors: Iterable[Tensor]) -> float:
-    return sqrt(sum(float(each.double().square().sum()) for each in tensors))
+    norms = (vector_norm(each, dtype=torch.float64).item() for each in tensors)
+    return sqrt(sum(norm * norm for norm in norms))

@@ -140,7 +140,7 @@ def _warn_of(dropped: Sequence[int], source: Source, saved: SavedState) -> None:
         "missing='drop': training goes on without what these ranks had not delivered. "
         + "; ".join(lost)
         + (f" (all ranks together: {total})" if total else ""),
-        stacklevel=6,
+        stacklevel=5,  # the caller of the state's method
     )
 
 

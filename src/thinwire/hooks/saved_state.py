@@ -215,7 +215,7 @@ def _check_together(
 
 def _checked(entries: Mapping[str, Any], units: Units) -> Entries:
     listed = _units_of(entries.get("units"))
-    _same_names([name for unit in listed for name in unit], units)
+    _same_names("units", [name for unit in listed for name in unit], units)
     counters = _counters_of(entries.get("counters"))
     # There are none if the units had no states.
     if counters and len(counters) != len(listed):
@@ -277,7 +277,7 @@ def _vectors_of(
     checked: dict[str, dict[str, Tensor]] = {}
     for kind in wanted:
         held = mapping(entries[kind], kind)
-        _same_names(list(held), units)
+        _same_names(kind, list(held), units)
         checked[kind] = {
             name: tensor(each, f"{kind} of {name}", shapes[name])
             for name, each in held.items()
@@ -285,13 +285,14 @@ def _vectors_of(
     return checked
 
 
-def _same_names(listed: Sequence[str], units: Units) -> None:
+def _same_names(field: str, listed: Sequence[str], units: Units) -> None:
     known = units.layout.names
     if sorted(listed) != sorted(known):
         strange = sorted(set(listed) ^ set(known)) or sorted(listed)
         raise ConfigError(
-            f"a state dict of another model: it lists {len(listed)} parameters, this "
-            f"model has {len(known)}; the first that differs is {strange[0]!r}"
+            f"a state dict of another model: its {field!r} lists {len(listed)} "
+            f"parameters, this model has {len(known)}; the first that differs is "
+            f"{shown(strange[0])}"
         )
 
 

@@ -105,7 +105,9 @@ class Save:
             raise AgreementError(f"ranks save after {[n for _, n in begun]} passes")
         try:
             _, written = self._together(lambda: self._write(name, state, norms, also))
-        except ConfigError:
+        except GroupError:
+            raise  # others may still be writing; the next save removes it
+        except Exception:
             if self.group.rank == 0:
                 shutil.rmtree(self.folder / name, ignore_errors=True)
             raise
@@ -152,7 +154,9 @@ def read_manifest(folder: Path) -> Manifest | None:
     if not path.exists():
         return None
     try:
-        saved = mapping(parsed(path.read_text(), MANIFEST), MANIFEST)
+        saved = dict(mapping(parsed(path.read_text(), MANIFEST), MANIFEST))
+        if saved.pop("crc32", None) != _checksum(saved):
+            raise ConfigError("its checksum is wrong")
         integer(saved.get("version"), "version", _FORMAT, _FORMAT)
         files = [_written(each) for each in saved["files"]]
         return Manifest(text(saved["save"], "save"), files, _written(saved["also"]))
@@ -162,7 +166,10 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 def read_written(path: Path, written: Written, save: str) -> dict[str, Any]:
     """A file of a save, if it is the one that was written."""
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
     if len(data) != written.nbytes or zlib.crc32(data) != written.crc32:
         raise ConfigError(
             f"{path} is not the file of {save}: it has {len(data)} bytes, "
@@ -194,10 +201,12 @@ def _written(value: object) -> Written:
 
 def _write_also(path: Path, also: Mapping[str, Any]) -> Written:
     """Write what the caller adds; refuses what could not be read back."""
-    written = _write(path, dict(also), {})
     try:
+        written = _write(path, dict(also), {})
         read_file(path)
-    except ConfigError as error:
+    except OSError:
+        raise
+    except Exception as error:  # torch and pickle have several for this
         raise ConfigError(
             "also must have tensors, plain values, and lists and dicts of them, so "
             f"that it can be loaded: {error}"
@@ -207,11 +216,16 @@ def _write_also(path: Path, also: Mapping[str, Any]) -> Written:
 
 def _complete(folder: Path, manifest: Manifest) -> None:
     """Put a save into force, whose files all ranks have written; remove older ones."""
-    held = json.dumps({"version": _FORMAT, **asdict(manifest)})
-    _replace(folder / MANIFEST, lambda file: file.write(held.encode()))
+    held = {"version": _FORMAT, **asdict(manifest)}
+    body = json.dumps({**held, "crc32": _checksum(held)}, indent=1)
+    _replace(folder / MANIFEST, lambda file: file.write(body.encode()))
     for each in folder.iterdir():
         if _SAVE.fullmatch(each.name) and each.name != manifest.save:
             shutil.rmtree(each, ignore_errors=True)
+
+
+def _checksum(held: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(held, sort_keys=True).encode())
 
 
 def _write(path: Path, value: object, norms: Mapping[str, float]) -> Written:
