@@ -123,6 +123,7 @@ def run_rank(case: Case, pipeline: Any, group: Any) -> dict[str, str]:
     per_name = "unused names" in case.extras
     layout = named(case) if per_name else Layout.flat(case.size)
     state = pipeline.init(layout, case.device)
+    state.undoable = "undo" in case.extras
     seen: dict[str, str] = {}
     for step in range(case.steps):
         if step == case.steps // 2 and case.new_density is not None:
@@ -154,11 +155,11 @@ def skip_step(case: Case, pipeline: Any, group: Any, state: Any) -> None:
 
 
 def finish_step(case: Case, pipeline: Any, state: Any, mean: Any, step: int) -> None:
-    """Settle a delivered mean, or take it back in some steps of some cases."""
+    """Settle a delivered mean, or undo its step in some steps of some cases."""
     if mean is None:
         return
-    if "take back" in case.extras and step in (1, 4):
-        pipeline.take_back_(mean, state)
+    if state.undoable and step in (1, 4):
+        pipeline.undo_(state)
     else:
         pipeline.settle(mean, state)
 

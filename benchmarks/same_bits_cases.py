@@ -140,7 +140,7 @@ def cases() -> list[Case]:
         base = {"density": 0.05, **options}
         coded = catalog.reducer(method).codec is not None and method != "deepreduce"
         codec = {"codec": "raw"} if coded else {}
-        few = {"extras": ("scale", "unused names", "take back"), "pieces": "several"}
+        few = {"extras": ("scale", "unused names", "undo"), "pieces": "several"}
         found += [
             Case(f"{name} raw", method, {**base, **codec}),
             Case(f"{name} looked at", method, base, extras=("look",)),

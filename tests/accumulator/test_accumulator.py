@@ -47,6 +47,26 @@ def test_a_gradient_in_pieces(cut, order, extractions):
     assert not extractions
 
 
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_gradient_is_undone_to_the_bit(blocks, pieces):
+    """Whether it was added, marked or extracted, and taken from since."""
+    twin = Twin(blocks)
+    for step in range(4):
+        before = twin.y.whole().clone()
+        twin.x.undoable = twin.y.undoable = step % 3 != 0
+        for low, high in pairwise(torch.linspace(0, SIZE, pieces + 1).long().tolist()):
+            twin.accumulate(1e9 * twin.drawn(high - low), offset=low, scale=0.5)
+        twin.take()
+        if twin.x.undoable:
+            for each in (twin.x, twin.y):
+                each.undo_()
+                assert same_bits(each.whole(), before)
+        else:
+            with pytest.raises(ValueError, match="without being undoable"):
+                twin.x.undo_()
+        twin.check()
+
+
 def test_something_is_taken_between_two_pieces(blocks):
     twin = Twin(blocks).warm()
     for numbers in (None, [0]):

@@ -135,17 +135,18 @@ def test_nothing_is_lost_over_any_change(ranks, link):
         assert all(map(torch.equal, diary.means, diaries[0].means))
 
 
-def test_what_is_taken_back_was_not_tried():
+def test_what_is_undone_was_not_tried():
     def body(group):
         state = PIPELINE.init(Layout.flat(SIZE))
         numbers = []
         for _ in range(3):
             grad = [integers(group.rank, 0, SIZE)]
             numbers.append(QUICK.number(state.collective_memory))
-            saved = state.collective_memory.to_dict()
-            PIPELINE.take_back_(PIPELINE.reduce_(grad, group, state), state)
-            assert state.collective_memory.to_dict() == saved
-            assert state.has_residual
+            saved = state.collective_memory.to_dict(), state.has_residual
+            state.undoable = True
+            PIPELINE.reduce_(grad, group, state)
+            PIPELINE.undo_(state)
+            assert (state.collective_memory.to_dict(), state.has_residual) == saved
             PIPELINE.reduce_([integers(group.rank, 0, SIZE)], group, state)
         return numbers
 

@@ -123,7 +123,7 @@ def twice():
 
 def hooked_by_name():
     model = wrap()
-    model._register_builtin_comm_hook(BuiltinCommHookType.FP16_COMPRESS)
+    model._register_builtin_comm_hook(BuiltinCommHookType.FP16_COMPRESS)  # noqa: SLF001
     return model
 
 

@@ -59,7 +59,7 @@ def test_flush_knows_how_parameters_lie_in_memory():
 
 
 def bad_step_at_another_scale(group):
-    """The residuals before and after it, and its gradients."""
+    """The residuals before and after it."""
     model = wrap("given", bucket_cap_mb=0.005)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     scaler.scale(torch.ones(1))  # it makes its scale when first used
@@ -72,15 +72,13 @@ def bad_step_at_another_scale(group):
             gradients["first"][7] = float("inf")  # the last to arrive
         model.zero_grad()
         model(gradients).backward()
-    return before, residual_of(state), gradients
+    return before, residual_of(state)
 
 
-def test_all_units_have_the_new_scale_after_a_bad_step():
-    ranks = pool(2).run(bad_step_at_another_scale)
-    for name in SIZES:
-        before, after, given = (sum(rank[i][name] for rank in ranks) for i in range(3))
-        # The bad one was not accumulated; others were delivered and taken back.
-        assert torch.equal(after, before / 2 + (0 if name == "first" else given))
+def test_a_bad_step_at_another_scale_leaves_the_residuals_at_theirs():
+    for before, after in pool(2).run(bad_step_at_another_scale):
+        # "third" and "second" were delivered before "first" turned out bad.
+        assert all(torch.equal(after[name], before[name]) for name in SIZES)
 
 
 class Reentrant(nn.Module):

@@ -14,8 +14,7 @@ from tests.workers import fresh, pool
 from thinwire import catalog
 from thinwire.errors import AgreementError, PeerError
 from thinwire.groups import own_groups
-from thinwire.hooks import inspection
-from thinwire.hooks.ddp import DDPState
+from thinwire.hooks import parts
 from thinwire.hooks.units import Units
 from thinwire.layout import Layout
 
@@ -41,10 +40,10 @@ FAULTS = {
     "reducer": ({}, [(catalog, "reducer", KeyError("lost"))], "KeyError: 'lost'"),
     "layout": ({}, [(Layout, "of", OSError("disk"))], "OSError: disk"),
     "memory": ({}, [(Units, "_init", MemoryError("7 GB"))], "MemoryError: 7 GB"),
-    "build": ({}, [(DDPState, "_new_engine", ValueError("odd"))], "ValueError: odd"),
+    "build": ({}, [(parts, "Engine", ValueError("odd"))], "ValueError: odd"),
     "json": (
         {},
-        [(inspection, "trained_parameters", AssertionError("two\nlines \udc80"))],
+        [(parts, "trained_parameters", AssertionError("two\nlines \udc80"))],
         "AssertionError: two",
     ),
 }
@@ -119,7 +118,7 @@ def die(*_, **__):
 
 DEATHS = {
     "first": (catalog, "reducer"),
-    "settings": (inspection, "trained_parameters"),
+    "settings": (parts, "trained_parameters"),
     "group": (own_groups, "make"),
     "connecting": (dist, "new_group"),
     "memory": (Units, "_init"),

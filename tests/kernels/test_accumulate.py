@@ -15,9 +15,12 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def test_the_reference_agrees(dtype, size, scale):
     for name in VECTORS:
         x, grad = vector("octaves", size), vector(name, size).to(dtype)
-        y, again = x.clone(), grad.clone()
-        cpu.accumulate_(x, grad, offset=0, scale=scale)
-        reference.accumulate_(y, again, offset=0, scale=scale)
+        y, again, old = x.clone(), grad.clone(), x.clone()
+        before, same = torch.empty(size), torch.empty(size)
+        cpu.accumulate_(x, grad, offset=0, scale=scale, before=before)
+        reference.accumulate_(y, again, offset=0, scale=scale, before=same)
+        assert same_bits(before, old)
+        assert same_bits(same, old)
         # Which NaN comes out of a sum of two is the processor's own business.
         assert same_bits(x.nan_to_num(7), y.nan_to_num(7))
         assert torch.equal(x.isnan(), y.isnan())

@@ -74,7 +74,9 @@ def test_error_feedback(blocks, dtype, rounding):
         grad = drawn(kind, SIZE).to(dtype)
         again = grad.clone()
         scale = 0.5 if step == 1 else 1.0
-        candidates.accumulate_(grad, offset=0, scale=scale)
+        old, before = y.clone(), torch.empty_like(y) if step % 2 else None
+        candidates.accumulate_(grad, offset=0, scale=scale, before=before)
+        assert before is None or same_bits(before, old)
         reference.accumulate_(y, again, offset=0, scale=scale)
         assert not grad.any()
         out.append(len(candidates.buffer.extracted) if step else 0)

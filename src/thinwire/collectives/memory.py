@@ -14,7 +14,7 @@ class CollectiveMemory:
     """The base class, for collectives that remember nothing.
 
     Results depend on what a subclass adds: a checkpoint saves it, and a step that is
-    taken back restores it, both as the integers of `to_dict`.
+    undone restores it, both as the integers of `to_dict`.
     """
 
     def to_dict(self) -> dict[str, int]:

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from thinwire import catalog
 from thinwire.collectives import Dense, GatherRows
 from thinwire.hooks.agreement import told
-from thinwire.hooks.ddp import DDPState, Scaler, hook
+from thinwire.hooks.ddp import DDPState, hook
 from thinwire.hooks.inspection import (
     check_wrapped,
     meeting,
@@ -22,6 +22,7 @@ from thinwire.hooks.inspection import (
 )
 from thinwire.hooks.optimizer_check import OptimizerCheck
 from thinwire.hooks.options import Options, Scope, refuse_wrong
+from thinwire.hooks.parts import Scaler
 
 
 def attach(
@@ -75,8 +76,9 @@ def attach(
                 before it is remembered. Give the bound of `clip_grad_norm_`, and leave
                 that call out: after `backward` it would cut sums of many steps for
                 good. Reductions then start with the last bucket.
-            warn: Whether to warn, once and on rank 0, if a plain Adam steps on sparse
-                deliveries.
+            warn: Whether to warn, on rank 0, if a plain Adam steps on sparse
+                deliveries, and if the run is frozen: all steps skipped, nothing
+                delivered, or a residual that keeps growing.
 
     """
     environment = os.environ.get("THINWIRE", "")
@@ -105,8 +107,10 @@ def attach(
     try:
         ddp.register_comm_hook(state, hook)
         leads = get_rank(process_group or ddp.process_group) == 0
-        if warn and leads and environment != "quiet" and (state.density or 1.0) < 1.0:
-            state.on_close(_check_optimizer(ddp))
+        if warn and leads and environment != "quiet":
+            state.watch_progress()
+            if (state.density or 1.0) < 1.0:
+                state.on_close(_check_optimizer(ddp))
     except BaseException:
         state.close()
         raise

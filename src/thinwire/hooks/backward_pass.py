@@ -64,7 +64,8 @@ class BackwardPass:
 
     `plan` is that of the last pass; it is used if the same buckets arrive. Otherwise
     `choose` makes one when all buckets have arrived. `number` counts passes. A `plain`
-    pass reduces every unit as DDP would. `clip` bounds the norm of its gradient.
+    pass reduces every unit as DDP would. `clip` bounds the norm of its gradient. If it
+    is `measured`, `energy` is the sum of the squares of its units' gradients.
     """
 
     reducer: Pipeline
@@ -77,6 +78,8 @@ class BackwardPass:
     per_name: bool = False
     plain: bool = False
     clip: float | None = None
+    measured: bool = False
+    energy: float = 0.0
     buckets: list[PendingBucket] = field(default_factory=list)
     means: dict[int, Total] = field(default_factory=dict)
     finite: bool = True
@@ -177,6 +180,9 @@ class BackwardPass:
             self.buckets[span.bucket].buffer[span.start : span.stop]
             for span in plan.spans[unit]
         ]
+        if self.measured:
+            norms = [float(torch.linalg.vector_norm(each.float())) for each in pieces]
+            self.energy += sum(norm**2 for norm in norms)
         if self.plain:
             self.means[unit] = self.reducer.reduce_plainly_(pieces, self.group, state)
             return

@@ -9,11 +9,11 @@ errors are raised from `backward`.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Protocol, Self
+from pathlib import Path
+from typing import Any, Self
 
 import torch.distributed as dist
 from torch import Tensor
@@ -21,39 +21,23 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire import catalog
 from thinwire.collectives import RowCollective
 from thinwire.errors import AgreementError, ConfigError
-from thinwire.groups import Counted
-from thinwire.groups.torch import TorchGroup
-from thinwire.hooks import agreement, checkpoint
+from thinwire.hooks import agreement, checkpoint, saved_state
 from thinwire.hooks.backward_pass import Deliveries
 from thinwire.hooks.closed import CLOSED
-from thinwire.hooks.engine import Engine
-from thinwire.hooks.inspection import (
-    check_model,
-    meeting,
-    settings_of,
-    sparse_names,
-    trained_parameters,
-)
+from thinwire.hooks.loading import PathLike, Source, load_together, open_source
 from thinwire.hooks.metrics import metrics_of
-from thinwire.hooks.options import Scope, refuse_wrong, seconds
+from thinwire.hooks.options import Scope
+from thinwire.hooks.parts import Parts, Scaler, Setup
 from thinwire.hooks.passes import Passes
-from thinwire.hooks.plain import PlainAllReduce
-from thinwire.hooks.units import Units
-from thinwire.layout import Layout
+from thinwire.hooks.progress_check import ProgressCheck
+from thinwire.hooks.saved_state import LoadOptions, Missing, Residual
+from thinwire.hooks.saving import Save
 from thinwire.reducers import Pipeline
 from thinwire.reducers.flush import flush_
-from thinwire.reducers.sparse_gradients import SparseGradients
 
 logger = logging.getLogger(__name__)
-
-
-class Scaler(Protocol):
-    """The method of a GradScaler that is used here."""
-
-    def get_scale(self) -> float: ...
 
 
 def hook(state: "DDPState", bucket: GradBucket) -> Future[Tensor]:
@@ -81,73 +65,34 @@ class DDPState:
         timeout: float | timedelta | None = None,
         clip: float | None = None,
     ) -> None:
-        with agreement.told(lambda: meeting(model, process_group)):
-            refuse_wrong(
-                scope=scope,
-                sparse=sparse,
-                grad_scaler=grad_scaler,
-                process_group=process_group,
-                timeout=timeout,
-                clip=clip,
-            )
-            check_model(model)
-            parent = process_group or model.process_group
-            reducer.collective.check(parent.size())
-            rows = catalog.sparse(sparse) if isinstance(sparse, str) else sparse
-            clip = None if clip is None else float(clip)
-            self._scope = scope
-            self._parameters = trained_parameters(model)
-            self._device = device = next(iter(self._parameters.values())).device
-            self._reducer = reducer
-            self._scaler = grad_scaler
-            scaled = grad_scaler is not None
-            settings = settings_of(model, reducer, scope, rows, scaled=scaled)
-            group = TorchGroup(parent, timeout=seconds(timeout), device=device)
-        agreement.compare_settings(group, {**settings, "clip": clip}, device)
-        self._parts = ExitStack()
-        self._transport = TorchGroup.own(
-            parent, timeout=seconds(timeout), device=device
+        setup = Setup.agreed(
+            model,
+            reducer,
+            scope=scope,
+            sparse=sparse,
+            grad_scaler=grad_scaler,
+            process_group=process_group,
+            timeout=timeout,
+            clip=clip,
         )
-        self._parts.callback(self._transport.close)
-        try:
-            with agreement.told(lambda: (self._transport, device)):
-                self._build(model, SparseGradients(rows, reducer.seed), clip)
-            agreement.compare_settings(self._transport, {}, device)
-        except BaseException:
-            self.close()
-            raise
-        if self._group.rank == 0:
-            logger.info("%s on %d ranks, scope %r", reducer, self._group.size, scope)
-
-    def _build(
-        self,
-        model: DistributedDataParallel,
-        sparse: SparseGradients,
-        clip: float | None,
-    ) -> None:
-        """Make what reduces, and its memory."""
-        self._group = Counted(self._transport)
-        self._engine = self._new_engine(model, sparse)
-        self._parts.callback(self._engine.close)
-        self._plain = PlainAllReduce(
-            self._transport,
-            self._engine,
-            allowed=clip is None and not sparse_names(model.module),
-        )
-        names = {id(p): name for name, p in model.module.named_parameters()}
+        self._scope, self._reducer, self._scaler = scope, reducer, grad_scaler
+        self._parameters, self._device = setup.parameters, setup.device
+        self._parts = parts = Parts(setup)
+        self._transport, self._group = parts.transport, parts.group
+        self._engine, self._plain = parts.engine, parts.plain
         self._passes = Passes(
             self._engine,
             self._plain,
-            names,
+            {id(p): name for name, p in model.module.named_parameters()},
             check=self._compare_checkpoints,
-            clip=clip,
+            clip=setup.clip,
         )
-        self._parts.callback(self._passes.close)
+        self.on_close(self._passes.close)
         self._compared = False
         # The pass after which nothing was left in any residual.
         self._flushed_after: int | None = None
-        if not self._plain.fits(self._reducer):
-            _ = self._engine.units.states  # so that a state dict has all its keys
+        if self._group.rank == 0:
+            logger.info("%s on %d ranks, scope %r", reducer, self._group.size, scope)
 
     def close(self) -> None:
         """Release residuals, thread and process group; later backward passes raise.
@@ -160,7 +105,7 @@ class DDPState:
 
     def on_close(self, call: Callable[[], object]) -> None:
         """Call this when the state is closed."""
-        self._parts.callback(call)
+        self._parts.closing.callback(call)
 
     def __enter__(self) -> Self:
         return self
@@ -190,36 +135,80 @@ class DDPState:
             "passes": self._engine.passes,
             "flushed": flushed or not units.has_states,
         }
-        key = checkpoint.key_of(self._group.rank, self._group.size)
-        return {"version": checkpoint.FORMAT, key: entries}
+        key = saved_state.key_of(self._group.rank, self._group.size)
+        return {"version": saved_state.FORMAT, key: entries}
 
     def load_state_dict(
         self,
         state_dict: Mapping[str, Any],
         *,
-        residual: checkpoint.Residual = "keep",
+        residual: Residual = "keep",
+        missing: Missing = "error",
     ) -> None:
-        """Continue from what `state_dict` returned on this rank.
+        """Continue from what `state_dict` returned, on all ranks together.
 
-        `residual="drop"` accepts that of another rank, or of another number of ranks,
-        and starts without residuals. Nothing changes if this raises.
+        Give each rank its own, or, if the number of ranks has changed, a dict with the
+        entries of all. `residual="drop"` accepts those of any rank and starts without
+        residuals; `missing="drop"` goes on without the entries that are not there. If
+        it fails on one rank it raises on all, and nothing has changed.
+        """
+        self._load(lambda: Source(state_dict), residual, missing)
+
+    def save(self, folder: PathLike, also: Mapping[str, Any] | None = None) -> None:
+        """Save to a folder that all ranks share, on all ranks together.
+
+        `also` of rank 0 is saved with it: the model, the optimizer, the step. When this
+        returns, the save is complete and older ones are gone; one that is cut is never
+        loaded.
         """
         self._engine.drain()
+        norms = checkpoint.norms(self._engine.units)
+        save = Save(Path(folder), self._transport, self._device)
+        save.run(self.state_dict(), norms, also or {})
+
+    def load(
+        self,
+        path: PathLike | Sequence[PathLike],
+        *,
+        residual: Residual = "keep",
+        missing: Missing = "error",
+        required: bool = True,
+    ) -> dict[str, Any] | None:
+        """Continue from a save, on all ranks together; returns its `also`.
+
+        `path` is a folder that `save` or torch.distributed.checkpoint has written, or a
+        list of the files with the state dicts of all ranks. The number of ranks may be
+        another one. None if a folder has no complete save and none is `required`.
+        """
         rank, size = self._group.rank, self._group.size
-        entries = checkpoint.entries_for(state_dict, rank, size, residual)
-        units, reducer = self._engine.units, self._reducer
-        checkpoint.check(entries, units, residual)
-        if "density" in entries and reducer.collective.density is not None:
-            reducer = _with_density(reducer, float(entries["density"]))
-        same_size = checkpoint.is_of_size(state_dict, size)
-        checkpoint.fill(
-            units, entries, residual, scope=self._scope, same_size=same_size
+
+        def open_() -> Source | None:
+            skip = missing == "drop"
+            return open_source(path, rank, size, skip=skip, required=required)
+
+        source = self._load(open_, residual, missing)
+        return None if source is None else source.also
+
+    def _load(
+        self, open_: Callable[[], Source | None], residual: Residual, missing: Missing
+    ) -> Source | None:
+        self._engine.drain()
+        units, options = self._engine.units, LoadOptions(residual, missing)
+        found = load_together(
+            open_, units, options, group=self._transport, device=self._device
         )
-        self._reducer = reducer
-        self._engine.restart(int(entries["passes"]))
+        if found is None:
+            return None
+        source, saved = found
+        density = saved.entries.density
+        if density is not None and self._reducer.collective.density is not None:
+            self._reducer = _with_density(self._reducer, density)
+        checkpoint.fill(units, saved, scope=self._scope)
+        self._engine.restart(saved.entries.passes)
         self._compared = False
-        flushed = bool(entries["flushed"]) or residual == "drop"
+        flushed = saved.entries.flushed or residual == "drop"
         self._flushed_after = self._engine.passes if flushed else None
+        return source
 
     def flush(self) -> None:
         """Add the mean of every residual to `.grad`, and forget all that is remembered.
@@ -248,6 +237,11 @@ class DDPState:
         names = units.layout.names
         if all(self._parameters[name].requires_grad for name in names):
             self._flushed_after = engine.passes
+
+    def watch_progress(self) -> None:
+        """Warn once if training does not get ahead (see `hooks.progress_check`)."""
+        momentum = getattr(self._reducer.feedback, "momentum", 0.0)
+        self._engine.progress = ProgressCheck(momentum)
 
     def check_replicas(self) -> None:
         """Compare checksums of the parameters over all ranks; raise if they differ."""
@@ -288,20 +282,6 @@ class DDPState:
         self._engine.drain()
         traffic = self._group.traffic + self._plain.traffic
         return metrics_of(self._engine, traffic, self.density)
-
-    def _new_engine(
-        self, model: DistributedDataParallel, sparse: SparseGradients
-    ) -> Engine:
-        rows = sparse_names(model.module)
-        layout = Layout.of((n, p) for n, p in self._parameters.items() if n not in rows)
-        return Engine(
-            self._group,
-            Units(self._reducer, layout, self._device, sparse),
-            # All parameters: one that was frozen after wrapping is still in a bucket.
-            {name: p.numel() for name, p in model.module.named_parameters()},
-            whole_model=self._scope == "model",
-            per_name=bool(model.find_unused_parameters or model.static_graph),
-        )
 
     def _compare_checkpoints(self) -> None:
         """Check in the first pass, and after a load, that ranks continue together."""

@@ -23,6 +23,7 @@ from thinwire.errors import (
 from thinwire.groups import Group
 from thinwire.hooks.backward_pass import BackwardPass, Deliveries, PendingBucket
 from thinwire.hooks.comm_thread import CommThread
+from thinwire.hooks.progress_check import ProgressCheck
 from thinwire.hooks.units import BucketPlan, Names, Units
 from thinwire.reducers import Pipeline
 
@@ -65,6 +66,7 @@ class Engine:
         self._per_name = per_name
         self._thread = CommThread()
         cuda = units.device.type == "cuda"
+        self.progress: ProgressCheck | None = None
         self._stream = torch.cuda.Stream(units.device) if cuda else None  # type: ignore[no-untyped-call]
         self._plan: BucketPlan | None = None
         self._pass: BackwardPass | None = None
@@ -175,6 +177,7 @@ class Engine:
             per_name=self._per_name,
             plain=plain,
             clip=clip,
+            measured=self.progress is not None and self.progress.measures(self.passes),
         )
         self.inconsistent = InterruptedError("a backward pass did not finish")
 
@@ -196,6 +199,8 @@ class Engine:
                     stream.wait_event(bucket.ready)
                 self._add(bucket)
         except BaseException as error:  # of any kind: it is raised from backward
+            if isinstance(error, AgreementError):
+                self.units.sparse.undo_()  # rows may have come before what was refused
             self.fail(error)
 
     def _add(self, bucket: PendingBucket) -> None:
@@ -219,7 +224,15 @@ class Engine:
         self.skipped += not current.finite
         if current.finite and self.units.layout.size:
             self.kept = current.delivered / self.units.layout.size
+        self._check_progress(current)
         self.inconsistent = None
+
+    def _check_progress(self, current: BackwardPass) -> None:
+        if self.progress is not None and self.units.layout.size:
+            self.progress.note(finite=current.finite, delivered=current.delivered)
+            if current.measured and current.finite:
+                norm = current.energy**0.5
+                self.progress.measured(norm, self.units, self.kept)
 
     def _complete(self, bucket: PendingBucket, *, raises: bool) -> None:
         """Complete all futures: DDP reads results when the last one is done."""

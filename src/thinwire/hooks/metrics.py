@@ -1,9 +1,8 @@
 """The metrics of a hook, as floats by name."""
 
-import torch
-
 from thinwire.groups import Traffic
 from thinwire.hooks.engine import Engine
+from thinwire.hooks.progress_check import residual_norm
 from thinwire.hooks.units import Units
 
 # The primitives whose time counts for each phase, and the calls of the codec. The time
@@ -67,7 +66,7 @@ def metrics_of(
         },
         "density": density or 1.0,
         "kept_density": engine.kept,
-        "residual_norm": _residual_norm(engine.units),
+        "residual_norm": residual_norm(engine.units),
         **_of_collectives(engine.units),
     }
 
@@ -79,12 +78,3 @@ def _of_collectives(units: Units) -> dict[str, float]:
         for number, state in enumerate(units.existing_states)
         for name, value in state.collective_memory.metrics().items()
     }
-
-
-def _residual_norm(units: Units) -> float:
-    squares = [
-        torch.linalg.vector_norm(state.memory.x.whole()).item() ** 2
-        for state in units.existing_states
-        if state.memory.saved
-    ]
-    return float(sum(squares) ** 0.5)

@@ -4,8 +4,6 @@ A delivered entry is the sum of the steps that it waited. Adam takes it for the 
 of one step, so its second moment is wrong, and its momentum goes on pushing.
 """
 
-import inspect
-import warnings
 import weakref
 from collections.abc import Collection
 from typing import Any
@@ -13,6 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from thinwire.hooks.user_warnings import warn
 
 MEASURED = (
     "a GPT of 10.7 M parameters ended at 2.25 bits per byte instead of 1.64 at 1 %"
@@ -76,22 +76,8 @@ def is_plain_adam(optimizer: Optimizer) -> bool:
 
 
 def _warn(name: str) -> None:
-    warnings.warn(
+    warn(
         f"{name} takes a sparse delivery, the sum of many steps, for the gradient of "
         f"one, and training ends far behind: {MEASURED}. Use thinwire.AdamW(..., "
-        "state=state) with the state that attach returned. attach(..., warn=False) or "
-        "THINWIRE=quiet in the environment leaves this warning out",
-        stacklevel=_stack_level(),
+        "state=state) with the state that attach returned"
     )
-
-
-def _stack_level() -> int:
-    """The level of the first caller outside of torch and thinwire."""
-    frame, level = inspect.currentframe(), 0
-    while frame is not None and _top_package(frame) in ("torch", "thinwire"):
-        frame, level = frame.f_back, level + 1
-    return level
-
-
-def _top_package(frame: Any) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]

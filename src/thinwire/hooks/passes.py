@@ -19,6 +19,7 @@ from thinwire.hooks.closed import CLOSED
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.plain import PlainAllReduce
 from thinwire.hooks.units import Names
+from thinwire.hooks.user_warnings import warn
 from thinwire.reducers import Pipeline
 
 Reduce = Callable[[PendingBucket], None]
@@ -70,7 +71,7 @@ class Passes:
         """Start to reduce a bucket; return the future of its mean."""
         if bucket.is_last() and self._in_backward:
             # With the last bucket, as DDP does: the first may come in a nested pass.
-            _at_end_of_backward(self._raise_error)
+            _at_end_of_backward(self._end)
         device = bucket.buffer().device
         cuda = device.type == "cuda"
         pending = PendingBucket(
@@ -99,12 +100,15 @@ class Passes:
     def _leave_unreduced(self, bucket: PendingBucket) -> None:
         bucket.future.set_result(bucket.buffer)
 
-    def _raise_error(self) -> None:
+    def _end(self) -> None:
         # Not kept: its traceback holds the model, which holds this object.
         refusal, self._refusal = self._refusal, None
         error = refusal or self._engine.error
         if error is not None:
             raise error
+        progress = self._engine.progress
+        if progress is not None and (warning := progress.take_warning()):
+            warn(warning)
 
     def _names_in(self, bucket: GradBucket) -> Names:
         key = tuple(map(id, bucket.parameters()))

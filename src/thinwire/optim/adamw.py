@@ -14,7 +14,7 @@ from thinwire import kernels
 from thinwire.errors import ConfigError
 from thinwire.kernels import AdamRules, AdamTensors
 from thinwire.layout import DTYPES
-from thinwire.optim import moments
+from thinwire.optim import loading, moments
 from thinwire.optim.deliveries import Delivery, DeliveryState, lists_of
 from thinwire.optim.moments import State
 from thinwire.optim.rows import update_rows_
@@ -130,7 +130,12 @@ class AdamW(torch.optim.AdamW):
         self._step_supports_amp_scaling = False
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a state dict, also one of torch.optim.AdamW."""
+        """Continue from a state dict, also one of torch.optim.AdamW.
+
+        Nothing changes if this raises. The state is the same on all ranks, because it
+        follows the means: that of any rank serves all, of any number.
+        """
+        loading.check(state_dict, self.param_groups)
         for group in state_dict["param_groups"]:
             _check(group)
         super().load_state_dict(state_dict)

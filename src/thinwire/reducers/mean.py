@@ -25,8 +25,9 @@ class AsyncGroup(Protocol):
 
 def begin_mean_(buffer: Tensor, group: AsyncGroup, done: Done) -> None:
     """Start to replace a buffer by its mean; `done` is called from another thread."""
-    # Divided before the sum, as DDP does, so that half precision does not overflow.
-    group.begin_all_reduce_(buffer.div_(group.size), done)
+    # As DDP does, to the bit: before the sum, so that half precision does not overflow,
+    # and by a product, which for 3 ranks is not the quotient.
+    group.begin_all_reduce_(buffer.mul_(1.0 / group.size), done)
 
 
 def write_mean_(grad: Sequence[Tensor], total: Total, ranks: int) -> Total:

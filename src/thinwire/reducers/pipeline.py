@@ -173,7 +173,7 @@ class Pipeline:
     ) -> Tensor:
         """Replace a gradient by its mean as DDP does, to the bit, if `plain(state)`.
 
-        Nothing is checked or accumulated, so it cannot be taken back.
+        Nothing is checked or accumulated, so it cannot be undone.
         """
         _check_pieces(grad, state.layout)
         choice = self._choose(state)

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from thinwire.kernels.cpu.arrays import Bits, Gradient, array_of, place_of
 from thinwire.kernels.cpu.compiled import kernel, part
-from thinwire.kernels.cpu.passes import magnitude_bits, mark
+from thinwire.kernels.cpu.lanes import magnitude_bits
+from thinwire.kernels.cpu.passes import mark
 from thinwire.kernels.cpu.peel import ones_of
 from thinwire.kernels.reference import dense as reference
 

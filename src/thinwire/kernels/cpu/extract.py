@@ -19,7 +19,8 @@ from thinwire.kernels.cpu.arrays import (
 )
 from thinwire.kernels.cpu.compiled import kernel, part
 from thinwire.kernels.cpu.intrinsics import magnitude, to_bf16, trailing_zeros
-from thinwire.kernels.cpu.passes import accumulate_64, keep, run, widen
+from thinwire.kernels.cpu.lanes import accumulate_64, keep, widen
+from thinwire.kernels.cpu.passes import run
 from thinwire.kernels.cpu.select import clear, tally
 
 # A threshold that no magnitude reaches, not that of a NaN either.

@@ -70,7 +70,6 @@ def sample(
     x,
     grad,
     scale,
-    before,
     table,
     first,
     start,
