@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import gc
 import time
+import weakref
 from pathlib import Path
 from unittest import mock
 
@@ -73,11 +74,16 @@ def test_many_attaches_leave_nothing():
         assert hooks == 0
 
 
-def _all_are_gone():
-    """Whether no engine is left, which own residuals and threads."""
+def _engines():
+    """Those that there are; they own residuals and threads."""
+    gc.collect()
+    return weakref.WeakSet(e for e in gc.get_objects() if isinstance(e, Engine))
+
+
+def _are_gone(before):
+    """Whether there are no engines but those that other tests have left behind."""
     for _ in range(50):  # the backend's threads may be about to drop a callback
-        gc.collect()
-        if not any(isinstance(each, Engine) for each in gc.get_objects()):
+        if not set(_engines()) - set(before):
             return True
         time.sleep(0.1)
     return False
@@ -87,7 +93,7 @@ def dropped(group, size):
     """Attach on some of the ranks, without close; each collects when it likes."""
     ranks = [0, 2] if size < group.size else list(range(size))
     part = dist.new_group(ranks)
-    seen = []
+    before, seen = _engines(), []
     for number in range(4 if group.rank in ranks else 0):
         model = wrap(process_group=part)
         state = thinwire.attach(model, "topk")
@@ -95,7 +101,7 @@ def dropped(group, size):
         state.check_replicas()
         del state, model
         if number % (group.rank + 1) == 0:
-            assert _all_are_gone()
+            assert _are_gone(before)
             seen.append(usage()[:2])
     # The names of later groups agree, though some groups have ended here and not there.
     assert TorchGroup.own().size == group.size
@@ -109,11 +115,12 @@ def test_a_state_that_nothing_refers_to_is_released(size):
 
 
 def closed(group, method):
+    before = _engines()
     model = wrap()
     with thinwire.attach(model, method) as state:
         step_once(model, optimizer_of(model), group.rank, 0)
     state.close()
-    assert _all_are_gone()
+    assert _are_gone(before)
     calls = [
         lambda: model(batch(group.rank, 1)).sum().backward(),
         lambda: model(batch(group.rank, 1)).sum().backward(),

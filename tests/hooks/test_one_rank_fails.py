@@ -21,9 +21,9 @@ from thinwire.layout import Layout
 pytestmark = pytest.mark.processes
 
 
-def broken(owner, name, error):
+def broken(owner, name, kind, text):
     """The context in which a function raises."""
-    return mock.patch.object(owner, name, side_effect=error)
+    return mock.patch.object(owner, name, side_effect=kind(text))
 
 
 class Unprintable:
@@ -37,13 +37,13 @@ FAULTS = {
     "text": ({"density": "1%"}, [], "density is '1%'"),
     "group": ({"process_group": "x"}, [], "process_group is 'x'"),
     "unprintable": ({"seed": Unprintable()}, [], "RuntimeError: no repr"),
-    "reducer": ({}, [(catalog, "reducer", KeyError("lost"))], "KeyError: 'lost'"),
-    "layout": ({}, [(Layout, "of", OSError("disk"))], "OSError: disk"),
-    "memory": ({}, [(Units, "_init", MemoryError("7 GB"))], "MemoryError: 7 GB"),
-    "build": ({}, [(parts, "Engine", ValueError("odd"))], "ValueError: odd"),
+    "reducer": ({}, [(catalog, "reducer", KeyError, "lost")], "KeyError: 'lost'"),
+    "layout": ({}, [(Layout, "of", OSError, "disk")], "OSError: disk"),
+    "memory": ({}, [(Units, "_init", MemoryError, "7 GB")], "MemoryError: 7 GB"),
+    "build": ({}, [(parts, "Engine", ValueError, "odd")], "ValueError: odd"),
     "json": (
         {},
-        [(parts, "trained_parameters", AssertionError("two\nlines \udc80"))],
+        [(parts, "trained_parameters", AssertionError, "two\nlines \udc80")],
         "AssertionError: two",
     ),
 }
