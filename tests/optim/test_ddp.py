@@ -258,7 +258,7 @@ def test_a_resumed_training_goes_on_to_the_bit(how, density):
     for whole, resumed_, state in pool(2).run(resumed, how, density):
         assert same(whole, resumed_)
         assert state["step"] == 75 + (how == "flush")
-        assert ("delivered_at" in state) == (density < 1)
+        assert (state["pending_decay"] is None) == (density == 1)
 
 
 def run(group, case, options):

@@ -1,6 +1,6 @@
 """AdamW for gradients of which each step delivers a part."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypedDict, Unpack
@@ -15,6 +15,7 @@ from thinwire.errors import ConfigError
 from thinwire.kernels import AdamRules, AdamTensors
 from thinwire.layout import DTYPES
 from thinwire.optim import moments
+from thinwire.optim.checks import check_group, check_saved, check_source
 from thinwire.optim.deliveries import Delivery, DeliveryState, lists_of
 from thinwire.optim.moments import State
 from thinwire.optim.rows import update_rows_
@@ -106,14 +107,17 @@ class AdamW(torch.optim.AdamW):
         **options: Unpack[Options],
     ) -> None:
         self._source = state
-        # What the states' step tensors hold: one on a device is read only once.
-        self._counts: dict[Tensor, int] = {}
+        # What the states' step tensors hold, and the version of each that holds it: one
+        # on a device is read only once.
+        self._counts: dict[Tensor, tuple[int, int]] = {}
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
+        if state is not None:
+            check_source(state, self.param_groups)
         # A GradScaler shall unscale gradients itself, and skip steps.
         self._step_supports_amp_scaling = False
 
     def add_param_group(self, param_group: Group) -> None:
-        _check(self.defaults | param_group)
+        check_group(self.defaults | param_group)
         super().add_param_group(param_group)
         for param in self.param_groups[-1]["params"]:
             if param.dtype not in DTYPES:
@@ -129,19 +133,49 @@ class AdamW(torch.optim.AdamW):
         self._counts = {}
         self._step_supports_amp_scaling = False
 
+    def state_dict(self) -> dict[str, Any]:
+        """The state dict of torch, with the waiting counts of every parameter.
+
+        They are in it where no element waits, too: `torch.distributed.checkpoint` loads
+        into the keys that it finds.
+        """
+        found: dict[str, Any] = super().state_dict()
+        states = found["state"].items()
+        found["state"] = {key: moments.saved(state) for key, state in states}
+        return found
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a state dict, also one of torch.optim.AdamW."""
-        for group in state_dict["param_groups"]:
-            _check(group)
-        super().load_state_dict(state_dict)
-        # torch rounds all of it to the parameter's dtype.
-        ids = chain.from_iterable(g["params"] for g in state_dict["param_groups"])
-        mine = chain.from_iterable(group["params"] for group in self.param_groups)
-        for number, param in zip(ids, mine, strict=True):
-            saved = state_dict["state"].get(number)
-            if saved:
+        """Continue from a state dict, also one of torch.optim.AdamW.
+
+        Nothing changes if this raises.
+        """
+        given: list[tuple[Tensor, State]] = []
+
+        def check(_: object, last: dict[str, Any]) -> None:
+            for group in last["param_groups"]:
+                check_group(group, needed=("lr", "betas", "eps", "weight_decay"))
+            ids = chain.from_iterable(g["params"] for g in last["param_groups"])
+            mine = chain.from_iterable(group["params"] for group in self.param_groups)
+            for number, param in zip(ids, mine, strict=False):  # torch compares them
+                if saved := last["state"].get(number):
+                    check_saved(saved, param, number)
+                    given.append((param, saved))
+
+        def restore(_: object) -> None:
+            # torch rounds all of it to the parameter's dtype.
+            for param, saved in given:
                 step = self.state[param]["step"].clone()
                 self.state[param] = moments.loaded(param, saved, step)
+
+        hooks = (
+            self.register_load_state_dict_pre_hook(check),  # after those of the user
+            self.register_load_state_dict_post_hook(restore, prepend=True),
+        )
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -250,10 +284,10 @@ class AdamW(torch.optim.AdamW):
     def _begin(self, member: _Member, rules: Rules) -> None:
         """Count a step, in all but its tensor; find records and rule."""
         state, step = member.state, member.state["step"]
-        count = self._counts.get(step)
-        if count is None:
+        count, version = self._counts.get(step, (0, -1))
+        if version != step._version:  # noqa: SLF001 - someone else has written it
             count = int(step.item())
-        self._counts[step] = count + 1
+        self._counts[step] = count + 1, step._version + 1  # noqa: SLF001
         member.records = moments.in_records(member.param, state, count)
         pending = longer(state.get("pending_decay", ()), member.group)
         if pending:
@@ -304,12 +338,3 @@ def _aligned(param: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     if grad.dtype != param.dtype or grad.stride() != work.stride():
         grad = torch.empty_like(work).copy_(grad)
     return work, grad
-
-
-def _check(group: Mapping[str, Any]) -> None:
-    for name in ("amsgrad", "capturable", "differentiable"):
-        if group.get(name):
-            raise ConfigError(
-                f"{name} is {group[name]!r}: thinwire.AdamW has no such variant. Leave "
-                "it out, or use torch.optim.AdamW"
-            )
