@@ -41,7 +41,7 @@ from thinwire.hooks.progress_check import ProgressCheck
 from thinwire.hooks.units import Units
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
-from thinwire.reducers.flush import flush_
+from thinwire.reducers.flush import drop_nonfinite_rows_, flush_
 from thinwire.reducers.sparse_gradients import SparseGradients
 
 logger = logging.getLogger(__name__)
@@ -194,6 +194,8 @@ class DDPState:
                         scale=scale,
                         finite=engine.finite,
                     )
+        if not engine.finite:
+            drop_nonfinite_rows_(self._parameters.values())
         units.sparse.forget()
         engine.delivered = Deliveries()
         if self._plain.always_fits(self._reducer):
