@@ -25,13 +25,17 @@ from thinwire.sparse import SparseVector
 
 @dataclass(slots=True)
 class PendingBucket:
-    """A bucket for the comm thread: parameter names, gradients, and DDP's future."""
+    """A bucket for the comm thread: parameter names, gradients, and DDP's future.
+
+    `old` are the names whose gradient is of an earlier pass.
+    """
 
     names: Names
     buffer: Tensor
     last: bool
     future: "Future[Tensor]"
     ready: torch.cuda.Event | None = None
+    old: frozenset[str] = frozenset()
 
     @property
     def rows(self) -> bool:
@@ -52,10 +56,12 @@ class Deliveries:
     """What a pass delivered: some elements of these units, everything of the others.
 
     `finite` is False if the gradient was not finite on some rank: no rank applies it.
+    `untouched` are parameters whose gradient is what an earlier pass has delivered.
     """
 
     units: tuple[Delivery, ...] = ()
     finite: bool = True
+    untouched: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -111,7 +117,9 @@ class BackwardPass:
             for unit, mean in sorted(self.means.items())
             if isinstance(mean, SparseVector) and mean.nnz < mean.size
         )
-        return Deliveries(units, self.finite)
+        states = [self.units.states[unit] for unit in self.means]
+        untouched = frozenset[str]().union(*(state.untouched for state in states))
+        return Deliveries(units, self.finite, untouched)
 
     def _fits(self, number: int, bucket: PendingBucket) -> bool:
         plan = self.plan
@@ -186,6 +194,7 @@ class BackwardPass:
         if self.plain:
             self.means[unit] = self.reducer.reduce_plainly_(pieces, self.group, state)
             return
+        state.unused = frozenset[str]().union(*(bucket.old for bucket in self.buckets))
         mean = self.reducer.reduce_(
             pieces, self.group, state, scale=self.scale, per_name=self.per_name
         )

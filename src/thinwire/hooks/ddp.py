@@ -25,6 +25,7 @@ from thinwire.groups import Counted
 from thinwire.groups.torch import TorchGroup
 from thinwire.hooks import agreement, checkpoint
 from thinwire.hooks.backward_pass import Deliveries
+from thinwire.hooks.bucket_contents import BucketContents
 from thinwire.hooks.clipping import checked_clip
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.inspection import (
@@ -106,11 +107,10 @@ class DDPState:
             self._engine,
             allowed=clip is None and not sparse_names(model.module),
         )
-        names = {id(p): name for name, p in model.module.named_parameters()}
         self._passes = Passes(
             self._engine,
             self._plain,
-            names,
+            BucketContents(model),
             check=self._compare_checkpoints,
             clip=clip,
         )
