@@ -145,6 +145,15 @@ def unused_to_none(loop):
     unused(loop, to_none=True)
 
 
+def one_branch_after_the_other(loop):
+    """The second pass leaves alone what the first one has delivered."""
+    for _ in range(6):
+        loop.optimizer.zero_grad()
+        for loop.model.module.take in ("left", "right"):
+            loop.backward()
+        loop.step()
+
+
 def frozen(loop):
     left = loop.model.module.left
     loop.train(4)
@@ -221,6 +230,7 @@ CASES = [
     *[(unused_to_zeros, o) for o in (FIND, {**FIND, "warmup": 2})],
     *[(unused_to_none, o) for o in (FIND, {**FIND, "warmup": 2})],
     (frozen, FIND),
+    (one_branch_after_the_other, FIND),
     *[(not_finite, {"on_nonfinite": mode}) for mode in ("propagate", "zero")],
     (scaler, {}),
     *[(flush, options) for options in ({}, VIEWS, {"kind": "mixed"})],

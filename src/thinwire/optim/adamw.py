@@ -16,7 +16,7 @@ from thinwire.kernels import AdamRules, AdamTensors
 from thinwire.layout import DTYPES
 from thinwire.optim import moments
 from thinwire.optim.checks import check_group, check_saved, check_source
-from thinwire.optim.deliveries import Delivery, DeliveryState, lists_of
+from thinwire.optim.deliveries import DeliveryState, Told, Way
 from thinwire.optim.moments import State
 from thinwire.optim.rows import update_rows_
 from thinwire.optim.rules import LONGEST_DECAY, Rules, longer
@@ -185,31 +185,29 @@ class AdamW(torch.optim.AdamW):
             with torch.enable_grad():
                 loss = closure()
         if self._source is None:
-            self._apply((), None)
+            self._apply(None)
             return loss
-        delivered, known = self._source.deliveries(), self._source.parameters
+        delivered = self._source.deliveries()
         if delivered.finite:
-            units = delivered.units
-            names = chain.from_iterable(unit.layout.names for unit in units)
-            self._apply(units, {id(known[name]) for name in names})
+            self._apply(Told(delivered, self._source.parameters))
         return loss
 
-    def _apply(self, units: Sequence[Delivery], listed: set[int] | None) -> None:
-        """Do a step; `listed` are ids of parameters in units; None: no state."""
+    def _apply(self, told: Told | None) -> None:
+        """Do a step; without a state nothing was `told`."""
         members = self._members()
         for device in {member.param.device: None for member in members}:
             here = [member for member in members if member.param.device == device]
-            if listed is None:
+            if told is None:
                 grads = [m.grad for m in here if not m.grad.is_sparse]
                 whole = not kernels.has_zero(grads)
             else:
-                whole = not any(id(member.param) in listed for member in here)
+                whole = all(told.way(member.param) == "all" for member in here)
             torchs = [m for m in here if whole and _is_torchs(m)]
             for group in self.param_groups if torchs else ():
                 self._step_as_torch(group, [m for m in torchs if m.group is group])
             waiting = [m for m in here if not (whole and _is_torchs(m))]
             if waiting:
-                self._step_waiting(waiting, units, listed, whole=whole)
+                self._step_waiting(waiting, told, whole=whole)
 
     def _members(self) -> list[_Member]:
         """The parameters with a gradient."""
@@ -250,27 +248,14 @@ class AdamW(torch.optim.AdamW):
             )
 
     def _step_waiting(
-        self,
-        members: Sequence[_Member],
-        units: Sequence[Delivery],
-        listed: set[int] | None,
-        *,
-        whole: bool,
+        self, members: Sequence[_Member], told: Told | None, *, whole: bool
     ) -> None:
         rules = Rules()
         for member in members:
             self._begin(member, rules)
         torch._foreach_add_([member.state["step"] for member in members], 1)
         dense = [member for member in members if not member.grad.is_sparse]
-        some = [m for m in dense if listed and id(m.param) in listed]
-        if some and self._source is not None:
-            numbers = {id(m.param): i for i, m in enumerate(some)}
-            lists = lists_of(units, self._source.parameters, numbers)
-            kernels.adamw_at_(*_call(some, rules), lists)
-        others = [m for m in dense if not (listed and id(m.param) in listed)]
-        if others:
-            everything = whole or listed is not None
-            kernels.adamw_(*_call(others, rules), everything=everything)
+        _update_dense(dense, rules, told, "all" if whole else "nonzero")
         for member in members:
             if member.grad.is_sparse:
                 one = rules.of([member.rule])
@@ -293,6 +278,22 @@ class AdamW(torch.optim.AdamW):
         if pending:
             state["pending_decay"] = pending
         member.rule = rules.add(member.group, count + 1, pending)
+
+
+def _update_dense(
+    members: Sequence[_Member], rules: Rules, told: Told | None, usual: Way
+) -> None:
+    """Update delivered elements; where nothing was `told`, those of the usual way."""
+    ways: dict[Way, list[_Member]] = {"listed": [], "nonzero": [], "all": []}
+    for member in members:
+        ways[usual if told is None else told.way(member.param)].append(member)
+    if told is not None and (listed := ways["listed"]):
+        lists = told.lists([member.param for member in listed])
+        kernels.adamw_at_(*_call(listed, rules), lists)
+    if ways["nonzero"]:
+        kernels.adamw_(*_call(ways["nonzero"], rules), everything=False)
+    if ways["all"]:
+        kernels.adamw_(*_call(ways["all"], rules), everything=True)
 
 
 def _call(members: Sequence[_Member], rules: Rules) -> tuple[AdamTensors, AdamRules]:
