@@ -19,7 +19,7 @@ from experiments.train.workers import HealthRecord
 from thinwire.collectives import RowCollective
 from thinwire.errors import AgreementError, ConfigError
 from thinwire.groups import Counted, Group, simulate
-from thinwire.hooks import checkpoint
+from thinwire.hooks import checkpoint, saved_state
 from thinwire.hooks.backward_pass import BackwardPass, PendingBucket
 from thinwire.hooks.engine import SETTLE_AT
 from thinwire.hooks.units import BucketPlan, Names, Units
@@ -222,8 +222,8 @@ class Simulated:
         size = len(self._ranks)
         return [
             {
-                "version": checkpoint.FORMAT,
-                checkpoint.key_of(number, size): {
+                "version": saved_state.FORMAT,
+                saved_state.key_of(number, size): {
                     **checkpoint.dump(rank.units),
                     "scope": "model",
                     **({} if density is None else {"density": density}),
@@ -238,10 +238,9 @@ class Simulated:
     def load_state_dict(self, state: Any) -> None:
         size = len(self._ranks)
         for number, (rank, saved) in enumerate(zip(self._ranks, state, strict=True)):
-            entries = checkpoint.entries_for(saved, number, size, "keep")
-            checkpoint.check(entries, rank.units, "keep")
-            checkpoint.fill(rank.units, entries, "keep", scope="model", same_size=True)
-            rank.passes, rank.plan = int(entries["passes"]), None
+            found = saved_state.read(saved, rank.units, (number, size))
+            checkpoint.fill(rank.units, found, scope="model")
+            rank.passes, rank.plan = found.entries.passes, None
             here = 0 if rank.group is None else rank.group.traffic.sent
             rank.sent_before = float(saved.get("sent", 0.0)) - here
 

@@ -37,6 +37,12 @@ def result_of(run, value, *, better=False, losses=None):
     }
 
 
+@pytest.fixture(autouse=True)
+def _no_processes(monkeypatch):
+    """The page has sections of its own for the runs on real processes."""
+    monkeypatch.setattr(report, "recorded", list)
+
+
 def page_of(folder, figures, *, task="gpt-bytes", **more):
     """A page of one task; figures by label, learning rate and seed."""
     runs = [run for run in matrix({}) if run.spec.task == task]

@@ -23,6 +23,7 @@ METHODS = {
     "topk": {},
     "topk momentum": {"feedback": "momentum"},
     "topk warm-up": {"warmup": (1, 4)},
+    "topk clipped": {"clip": 5.0},
     "topk by size": {"min_size": 1000},
     "spardl": {},
     "spardl teams": {"teams": 3},

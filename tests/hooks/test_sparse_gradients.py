@@ -1,5 +1,7 @@
 """Buckets of sparse gradients get the same means as with plain DDP."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ import thinwire
 from tests.hooks.training import WIDTH, wrap
 from tests.workers import pool
 from thinwire.collectives import S2, GatherRows, UnionReduce
-from thinwire.errors import ConfigError, WireError
+from thinwire.errors import AgreementError, ConfigError, WireError
 from thinwire.groups import simulate
 from thinwire.reducers.sparse_gradients import SparseGradients, read
 
@@ -207,3 +209,34 @@ def test_bytes_from_a_peer_are_not_believed(change, message):
 
     with pytest.raises(WireError, match=message):
         simulate(2, mean)
+
+
+def spoilt_after_rows(group, how):
+    """The memories of rows before and after a step that is not to be applied."""
+    model = DDP(Films())
+    # With this scope rows are reduced before anything else is checked.
+    state = thinwire.attach(model, "topk", density=0.5, sparse="s2", scope="model")
+
+    def memories():
+        (entries,) = [v for k, v in state.state_dict().items() if k.startswith("rank ")]
+        return entries["sparse"]
+
+    for step in range(4):
+        before = memories()
+        model.zero_grad()
+        loss = model(pairs(group.rank, step, None)).square().sum()
+        if step == 3 and how == "refused":
+            state.density = 0.5 + 0.1 * group.rank
+        if step == 3 and how == "bad" and group.rank == 1:
+            loss = loss + model.module.out.bias.sum() * float("inf")
+        refused = how == "refused" and step == 3
+        with pytest.raises(AgreementError) if refused else nullcontext():
+            loss.backward()
+    return before, memories()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("how", ["bad", "refused", "good"])
+def test_a_step_that_is_not_applied_leaves_the_memories_of_rows(how):
+    for before, after in pool(2).run(spoilt_after_rows, how):
+        assert (before == after) == (how != "good")

@@ -9,8 +9,9 @@ errors are raised from `backward`.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 import torch.distributed as dist
@@ -23,7 +24,7 @@ from thinwire.collectives import GatherRows, RowCollective
 from thinwire.errors import AgreementError, ConfigError
 from thinwire.groups import Counted
 from thinwire.groups.torch import TorchGroup
-from thinwire.hooks import agreement, checkpoint
+from thinwire.hooks import agreement, checkpoint, saved_state
 from thinwire.hooks.backward_pass import Deliveries
 from thinwire.hooks.bucket_contents import BucketContents
 from thinwire.hooks.clipping import checked_clip
@@ -35,10 +36,13 @@ from thinwire.hooks.inspection import (
     sparse_names,
     trained_parameters,
 )
+from thinwire.hooks.loading import PathLike, Source, load_together, open_source
 from thinwire.hooks.metrics import metrics_of
 from thinwire.hooks.passes import Passes
 from thinwire.hooks.plain import PlainAllReduce
 from thinwire.hooks.progress_check import ProgressCheck
+from thinwire.hooks.saved_state import LoadOptions, Missing, Residual
+from thinwire.hooks.saving import Save
 from thinwire.hooks.units import Units
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
@@ -144,36 +148,80 @@ class DDPState:
             "passes": self._engine.passes,
             "flushed": flushed or not units.has_states,
         }
-        key = checkpoint.key_of(self._group.rank, self._group.size)
-        return {"version": checkpoint.FORMAT, key: entries}
+        key = saved_state.key_of(self._group.rank, self._group.size)
+        return {"version": saved_state.FORMAT, key: entries}
 
     def load_state_dict(
         self,
         state_dict: Mapping[str, Any],
         *,
-        residual: checkpoint.Residual = "keep",
+        residual: Residual = "keep",
+        missing: Missing = "error",
     ) -> None:
-        """Continue from what `state_dict` returned on this rank.
+        """Continue from what `state_dict` returned, on all ranks together.
 
-        `residual="drop"` accepts that of another rank, or of another number of ranks,
-        and starts without residuals. Nothing changes if this raises.
+        Give each rank its own, or, if the number of ranks has changed, a dict with the
+        entries of all. `residual="drop"` accepts those of any rank and starts without
+        residuals; `missing="drop"` goes on without the entries that are not there. If
+        it fails on one rank it raises on all, and nothing has changed.
+        """
+        self._load(lambda: Source(state_dict), residual, missing)
+
+    def save(self, folder: PathLike, also: Mapping[str, Any] | None = None) -> None:
+        """Save to a folder that all ranks share, on all ranks together.
+
+        `also` of rank 0 is saved with it: the model, the optimizer, the step. When this
+        returns, the save is complete and older ones are gone; one that is cut is never
+        loaded.
         """
         self._engine.drain()
+        norms = checkpoint.norms(self._engine.units)
+        save = Save(Path(folder), self._transport, self._device)
+        save.run(self.state_dict(), norms, also or {})
+
+    def load(
+        self,
+        path: PathLike | Sequence[PathLike],
+        *,
+        residual: Residual = "keep",
+        missing: Missing = "error",
+        required: bool = True,
+    ) -> dict[str, Any] | None:
+        """Continue from a save, on all ranks together; returns its `also`.
+
+        `path` is a folder that `save` or torch.distributed.checkpoint has written, or a
+        list of the files with the state dicts of all ranks. The number of ranks may be
+        another one. None if a folder has no complete save and none is `required`.
+        """
         rank, size = self._group.rank, self._group.size
-        entries = checkpoint.entries_for(state_dict, rank, size, residual)
-        units, reducer = self._engine.units, self._reducer
-        checkpoint.check(entries, units, residual)
-        if "density" in entries and reducer.collective.density is not None:
-            reducer = _with_density(reducer, float(entries["density"]))
-        same_size = checkpoint.is_of_size(state_dict, size)
-        checkpoint.fill(
-            units, entries, residual, scope=self._scope, same_size=same_size
+
+        def open_() -> Source | None:
+            skip = missing == "drop"
+            return open_source(path, rank, size, skip=skip, required=required)
+
+        source = self._load(open_, residual, missing)
+        return None if source is None else source.also
+
+    def _load(
+        self, open_: Callable[[], Source | None], residual: Residual, missing: Missing
+    ) -> Source | None:
+        self._engine.drain()
+        units, options = self._engine.units, LoadOptions(residual, missing)
+        found = load_together(
+            open_, units, options, group=self._transport, device=self._device
         )
-        self._reducer = reducer
-        self._engine.restart(int(entries["passes"]))
+        if found is None:
+            return None
+        source, saved = found
+        density = saved.entries.density
+        if density is not None and self._reducer.collective.density is not None:
+            self._reducer = _with_density(self._reducer, density)
+        checkpoint.fill(units, saved, scope=self._scope)
+        self._engine.restart(saved.entries.passes)
         self._compared = False
-        flushed = bool(entries["flushed"]) or residual == "drop"
+        flushed = saved.entries.flushed or residual == "drop"
         self._flushed_after = self._engine.passes if flushed else None
+        return source
 
     def flush(self) -> None:
         """Add the mean of every residual to `.grad`, and forget all that is remembered.

@@ -194,6 +194,8 @@ class Engine:
                     stream.wait_event(bucket.ready)
                 self._add(bucket)
         except BaseException as error:  # of any kind: it is raised from backward
+            if isinstance(error, AgreementError):
+                self.units.sparse.undo_()  # rows may have come before what was refused
             self.fail(error)
 
     def _add(self, bucket: PendingBucket) -> None:

@@ -14,12 +14,13 @@ from thinwire import kernels
 from thinwire.errors import ConfigError
 from thinwire.kernels import AdamRules, AdamTensors
 from thinwire.layout import DTYPES
-from thinwire.optim import moments
-from thinwire.optim.checks import check_group, check_saved, check_source
+from thinwire.optim import loading, moments
+from thinwire.optim.checks import check_group, check_source
 from thinwire.optim.deliveries import DeliveryState, Told, Way
 from thinwire.optim.moments import State
 from thinwire.optim.rows import update_rows_
 from thinwire.optim.rules import LONGEST_DECAY, Rules, longer
+from thinwire.saved_values import mapping
 
 Group = dict[str, Any]
 
@@ -147,18 +148,20 @@ class AdamW(torch.optim.AdamW):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a state dict, also one of torch.optim.AdamW.
 
-        Nothing changes if this raises.
+        Nothing changes if this raises. The state is the same on all ranks, because it
+        follows the means: that of any rank serves all, of any number.
         """
+        mapping(state_dict, "state dict")
         given: list[tuple[Tensor, State]] = []
 
         def check(_: object, last: dict[str, Any]) -> None:
+            loading.check(last, self.param_groups)
             for group in last["param_groups"]:
-                check_group(group, needed=("lr", "betas", "eps", "weight_decay"))
+                check_group(group)
             ids = chain.from_iterable(g["params"] for g in last["param_groups"])
             mine = chain.from_iterable(group["params"] for group in self.param_groups)
-            for number, param in zip(ids, mine, strict=False):  # torch compares them
+            for number, param in zip(ids, mine, strict=True):
                 if saved := last["state"].get(number):
-                    check_saved(saved, param, number)
                     given.append((param, saved))
 
         def restore(_: object) -> None:

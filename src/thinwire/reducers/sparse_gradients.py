@@ -6,17 +6,16 @@ parameter has the small memory that the collective plans its next step with.
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from thinwire.channel import Channel
 from thinwire.collectives import RowCollective, RowMemory
-from thinwire.errors import ConfigError
 from thinwire.groups import Group
 from thinwire.kernels import index_dtype
 from thinwire.rows import Rows
+from thinwire.saved_values import counts, mapping, parsed
 
 
 class SparseGradients:
@@ -68,23 +67,10 @@ class SparseGradients:
             self._memories[name].load_dict(numbers)
 
 
-def read(text: Any) -> dict[str, dict[str, int]]:
+def read(text: object) -> dict[str, dict[str, int]]:
     """The memories in a state dict; a `ConfigError` if they cannot be read."""
-    try:
-        return {str(n): integers(saved) for n, saved in json.loads(text).items()}
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"a damaged state dict: its 'sparse' is {text!r}, not numbers by parameter"
-        ) from error
-
-
-def integers(saved: Mapping[str, Any]) -> dict[str, int]:
-    """The `to_dict` of a collective's memory; `ValueError` if it is not integers."""
-    found = {str(key): int(number) for key, number in saved.items()}
-    for key, number in found.items():
-        if number != saved[key]:
-            raise ValueError(f"{key} is {saved[key]}, not an integer")
-    return found
+    saved = mapping(parsed(text, "sparse"), "sparse")
+    return {name: counts(each, "sparse") for name, each in saved.items()}
 
 
 def one_row(like: Tensor) -> Tensor:

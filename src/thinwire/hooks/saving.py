@@ -1,0 +1,265 @@
+"""Files of a save: all of them are there, or none is used.
+
+    folder/thinwire.json                 what the last complete save consists of
+    folder/save-<passes>-<id>/           a save
+        rank-0-of-4.pt ...               the state dict of each rank
+        also.pt                          what the caller adds, the same for all ranks
+
+Every file is written under another name, brought to the disk and renamed. When all
+ranks have done that, rank 0 replaces `thinwire.json` in the same way, and then removes
+older saves. So a save that is cut, wherever, leaves the last one in force.
+"""
+
+import json
+import os
+import re
+import shutil
+import uuid
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import torch
+
+from thinwire.errors import AgreementError, ConfigError, GroupError
+from thinwire.groups import Group
+from thinwire.hooks import agreement
+from thinwire.hooks.saved_state import key_of
+from thinwire.saved_values import integer, mapping, number, parsed, text
+
+MANIFEST = "thinwire.json"
+_FORMAT = 1
+_SAVE = re.compile(r"save-\d+-[0-9a-f]{8}")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file of a save, and the norms of the vectors in it, by kind."""
+
+    name: str
+    nbytes: int
+    crc32: int
+    norms: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The last complete save of a folder: its files by rank, and what was added."""
+
+    save: str
+    files: Sequence[Written]
+    also: Written
+
+
+def together(
+    group: Group, device: torch.device, action: Callable[[], tuple[T, object]]
+) -> tuple[T, list[Any]]:
+    """Run an action on every rank; raise on all of them if it fails on one.
+
+    The action returns a value for this rank, and one for all, which JSON can hold.
+    """
+    problem: Exception | None = None
+    value = note = None
+    try:
+        value, note = action()
+    except Exception as error:  # of any kind: the others must not wait
+        problem = error
+    said = None if problem is None else f"{type(problem).__name__}: {problem}"
+    try:
+        notes = agreement.gather_json(group, {"problem": said, "note": note}, device)
+    except GroupError:
+        if problem is not None:
+            raise problem from None
+        raise
+    if problem is not None:
+        raise problem
+    for rank, other in enumerate(notes):
+        if other["problem"] is not None:
+            raise ConfigError(f"refused on rank {rank}: {other['problem']}")
+    return value, [other["note"] for other in notes]  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """A save by all ranks together into a folder that is the same one for all."""
+
+    folder: Path
+    group: Group
+    device: torch.device
+
+    def run(
+        self,
+        state: Mapping[str, Any],
+        norms: Mapping[str, float],
+        also: Mapping[str, Any],
+    ) -> None:
+        """Save a state dict of each rank, and what rank 0 adds."""
+        passes = state[key_of(self.group.rank, self.group.size)]["passes"]
+        _, begun = self._together(lambda: self._begin(passes))
+        name = str(begun[0][0])
+        if any(other != passes for _, other in begun):
+            raise AgreementError(f"ranks save after {[n for _, n in begun]} passes")
+        try:
+            _, written = self._together(lambda: self._write(name, state, norms, also))
+        except GroupError:
+            raise  # others may still be writing; the next save removes it
+        except Exception:
+            if self.group.rank == 0:
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+            raise
+        files = [_written(mine) for mine, _ in written]
+        manifest = Manifest(name, files, _written(written[0][1]))
+        self._together(lambda: self._finish(manifest))
+
+    def _together(self, action: Callable[[], tuple[object, object]]) -> Any:
+        return together(self.group, self.device, action)
+
+    def _begin(self, passes: int) -> tuple[None, object]:
+        name = f"save-{passes}-{uuid.uuid4().hex[:8]}"
+        if self.group.rank == 0:
+            (self.folder / name).mkdir(parents=True)
+        return None, (name, passes)
+
+    def _finish(self, manifest: Manifest) -> tuple[None, object]:
+        if self.group.rank == 0:
+            _complete(self.folder, manifest)
+        return None, None
+
+    def _write(
+        self,
+        name: str,
+        state: Mapping[str, Any],
+        norms: Mapping[str, float],
+        also: Mapping[str, Any],
+    ) -> tuple[None, object]:
+        folder, rank = self.folder / name, self.group.rank
+        if not folder.is_dir():
+            raise ConfigError(
+                f"{self.folder} is not the folder that rank 0 writes to: give one that "
+                "all ranks share, or save state.state_dict() in a file for each rank"
+            )
+        path = folder / f"rank-{rank}-of-{self.group.size}.pt"
+        mine = _write(path, {**state, "save": name}, norms)
+        added = asdict(_write_also(folder / "also.pt", also)) if rank == 0 else None
+        return None, (asdict(mine), added)
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The last complete save; None if there is none."""
+    path = folder / MANIFEST
+    if not path.exists():
+        return None
+    try:
+        saved = dict(mapping(parsed(path.read_text(), MANIFEST), MANIFEST))
+        if saved.pop("crc32", None) != _checksum(saved):
+            raise ConfigError("its checksum is wrong")
+        integer(saved.get("version"), "version", _FORMAT, _FORMAT)
+        files = [_written(each) for each in saved["files"]]
+        return Manifest(text(saved["save"], "save"), files, _written(saved["also"]))
+    except (ConfigError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error!r}") from error
+
+
+def read_written(path: Path, written: Written, save: str) -> dict[str, Any]:
+    """A file of a save, if it is the one that was written."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if len(data) != written.nbytes or zlib.crc32(data) != written.crc32:
+        raise ConfigError(
+            f"{path} is not the file of {save}: it has {len(data)} bytes, "
+            f"{written.nbytes} were written, or other contents. Load another save, or "
+            "delete this file and load with missing='drop'"
+        )
+    return read_file(path)
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The state dict in a file, on the CPU, read when it is used."""
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # torch has one for each way to be damaged
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    return dict(mapping(loaded, str(path)))
+
+
+def _written(value: object) -> Written:
+    saved = mapping(value, "file")
+    norms = mapping(saved["norms"], "norms")
+    return Written(
+        text(saved["name"], "name"),
+        integer(saved["nbytes"], "nbytes"),
+        integer(saved["crc32"], "crc32"),
+        {kind: number(norm, "norms") for kind, norm in norms.items()},
+    )
+
+
+def _write_also(path: Path, also: Mapping[str, Any]) -> Written:
+    """Write what the caller adds; refuses what could not be read back."""
+    try:
+        written = _write(path, dict(also), {})
+        read_file(path)
+    except OSError:
+        raise
+    except Exception as error:  # torch and pickle have several for this
+        raise ConfigError(
+            "also must have tensors, plain values, and lists and dicts of them, so "
+            f"that it can be loaded: {error}"
+        ) from error
+    return written
+
+
+def _complete(folder: Path, manifest: Manifest) -> None:
+    """Put a save into force, whose files all ranks have written; remove older ones."""
+    held = {"version": _FORMAT, **asdict(manifest)}
+    body = json.dumps({**held, "crc32": _checksum(held)}, indent=1)
+    _replace(folder / MANIFEST, lambda file: file.write(body.encode()))
+    for each in folder.iterdir():
+        if _SAVE.fullmatch(each.name) and each.name != manifest.save:
+            shutil.rmtree(each, ignore_errors=True)
+
+
+def _checksum(held: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(held, sort_keys=True).encode())
+
+
+def _write(path: Path, value: object, norms: Mapping[str, float]) -> Written:
+    counted = _replace(path, lambda file: torch.save(value, file))
+    return Written(path.name, counted.nbytes, counted.crc32, norms)
+
+
+class _Counted:
+    """A file that is written from start to end; counts, and computes a checksum."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.nbytes, self.crc32 = file, 0, 0
+
+    def write(self, data: bytes) -> int:
+        self.nbytes += len(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _replace(path: Path, write: Callable[[Any], object]) -> _Counted:
+    """Replace a file at once: readers see the old one or all of the new one."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    with unfinished.open("wb") as file:
+        counted = _Counted(file)
+        write(counted)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the new name, too
+    finally:
+        os.close(folder)
+    return counted
