@@ -6,8 +6,9 @@ bucket's future is done, so a unit that is not finite can still change earlier b
 With `clip`, nothing is reduced before the last bucket, with which the norm is known.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ from thinwire.sparse import SparseVector
 class PendingBucket:
     """A bucket for the comm thread: parameter names, gradients, and DDP's future.
 
-    `old` are the names whose gradient is of an earlier pass.
+    `old` are the names whose gradient is of an earlier pass, and its places.
     """
 
     names: Names
@@ -35,12 +36,21 @@ class PendingBucket:
     last: bool
     future: "Future[Tensor]"
     ready: torch.cuda.Event | None = None
-    old: frozenset[str] = frozenset()
+    old: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def rows(self) -> bool:
         """Whether this is a sparse COO gradient, which has a bucket of its own."""
         return self.buffer.is_sparse
+
+    def parts(self) -> tuple[list[Tensor], list[Tensor]]:
+        """This pass's gradient, and what an earlier one has left; of rows, values."""
+        if self.rows:
+            values = [self.buffer.values()]
+            return ([], values) if self.old else (values, [])
+        edges = [0, *sorted(chain(*self.old.values())), self.buffer.numel()]
+        pieces = [self.buffer[low:high] for low, high in pairwise(edges)]
+        return pieces[::2], pieces[1::2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +149,7 @@ class BackwardPass:
 
     def _finish(self) -> None:
         if self.clip is not None:
-            clip_(self._gradient(), self.clip, self.scale)
+            self._clip_(self.clip)
             for number in range(len(self.buckets)):
                 self._reduce_completed(number)
         if self.plan is None:
@@ -152,12 +162,13 @@ class BackwardPass:
         for unit, mean in self.means.items():
             self.reducer.settle(mean, self.units.states[unit])
 
-    def _gradient(self) -> list[Tensor]:
-        """This rank's gradient: all buckets, and of sparse ones the summed rows."""
+    def _clip_(self, clip: float) -> None:
+        """Clip this rank's gradient: all buckets, of sparse ones the summed rows."""
         for bucket in self.buckets:
             if bucket.rows:
                 bucket.buffer = bucket.buffer.coalesce()
-        return [b.buffer.values() if b.rows else b.buffer for b in self.buckets]
+        new, old = zip(*(bucket.parts() for bucket in self.buckets), strict=True)
+        clip_([*chain(*new)], clip, self.scale, spared=[*chain(*old)])
 
     def _reduce_all(self, units: Sequence[int], *, last: bool) -> None:
         """Reduce units; `last` are those of the pass's last bucket.

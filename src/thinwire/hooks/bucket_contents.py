@@ -39,16 +39,15 @@ class BucketContents:
             self._bucket_names[key] = tuple(self._names[each] for each in key)
         return self._bucket_names[key]
 
-    def old(self, bucket: GradBucket) -> frozenset[str]:
-        """The names whose gradient is an old one; called once with each bucket."""
-        if not self._watched:
-            return frozenset()
-        unused = self._watched - self._used
-        found = frozenset(
-            self._names[id(parameter)]
-            for parameter in bucket.parameters()
-            if id(parameter) in unused and parameter.grad is not None
-        )
+    def old(self, bucket: GradBucket) -> dict[str, tuple[int, int]]:
+        """Where a bucket has old gradients, by name; called once with each bucket."""
+        found, start = {}, 0
+        for parameter in bucket.parameters() if self._watched else ():
+            key, stop = id(parameter), start + parameter.numel()
+            unused = key in self._watched and key not in self._used
+            if unused and parameter.grad is not None:
+                found[self._names[key]] = start, stop
+            start = stop
         if bucket.is_last():
             self._used.clear()
         return found
