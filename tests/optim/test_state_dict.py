@@ -106,3 +106,4 @@ def test_the_state_of_another_model_is_refused():
         thinwire.AdamW(parameters(), state=nn.Linear(2, 2))
     half = Source({str(i): p for i, p in names.items() if i < 3})
     thinwire.AdamW(names.values(), state=half)
+    thinwire.AdamW([{"params": []}], state=half)
