@@ -26,6 +26,7 @@ from thinwire.groups import Counted
 from thinwire.groups.torch import TorchGroup
 from thinwire.hooks import agreement, checkpoint, saved_state
 from thinwire.hooks.backward_pass import Deliveries
+from thinwire.hooks.bucket_contents import BucketContents
 from thinwire.hooks.clipping import checked_clip
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.inspection import (
@@ -45,7 +46,7 @@ from thinwire.hooks.saving import Save
 from thinwire.hooks.units import Units
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
-from thinwire.reducers.flush import flush_
+from thinwire.reducers.flush import drop_nonfinite_rows_, flush_
 from thinwire.reducers.sparse_gradients import SparseGradients
 
 logger = logging.getLogger(__name__)
@@ -110,11 +111,10 @@ class DDPState:
             self._engine,
             allowed=clip is None and not sparse_names(model.module),
         )
-        names = {id(p): name for name, p in model.module.named_parameters()}
         self._passes = Passes(
             self._engine,
             self._plain,
-            names,
+            BucketContents(model),
             check=self._compare_checkpoints,
             clip=clip,
         )
@@ -242,6 +242,8 @@ class DDPState:
                         scale=scale,
                         finite=engine.finite,
                     )
+        if not engine.finite:
+            drop_nonfinite_rows_(self._parameters.values())
         units.sparse.forget()
         engine.delivered = Deliveries()
         if self._plain.always_fits(self._reducer):
