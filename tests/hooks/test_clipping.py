@@ -199,6 +199,28 @@ def test_rows_of_sparse_embeddings_are_part_of_the_norm(sparse):
         torch.testing.assert_close(mean, sum(clipped) / 2, rtol=0.003, atol=1e-8)
 
 
+def old_gradient(group, view):
+    """The mean of "second" alone, while "first" holds a gradient of before."""
+    options = {"find_unused_parameters": True, "gradient_as_bucket_view": view}
+    model = wrap("given", bucket_cap_mb=25, **options)
+    thinwire.attach(model, "dense", clip=5.0, feedback="none")
+    given = given_gradients(0, 0)
+    model({"first": given["first"]}).backward()
+    first = model.module.first.grad.clone()
+    for _ in range(2):
+        model.module.second.grad = None
+        model({"second": given["second"]}).backward()
+    assert torch.equal(model.module.first.grad, first)
+    return given["second"], model.module.second.grad
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("view", [False, True])
+def test_what_an_unused_parameter_still_holds_is_no_part_of_the_norm(view):
+    for given, mean in pool(2).run(old_gradient, view):
+        torch.testing.assert_close(mean, 5.0 * given / given.norm())
+
+
 def unused(group):
     """Passes of which some ranks leave parameters out, and a rank ends early."""
     model = wrap("branches", find_unused_parameters=True)

@@ -116,10 +116,12 @@ def test_a_state_that_nothing_refers_to_is_released(size):
 
 def closed(group, method):
     before = _engines()
-    model = wrap()
+    model = wrap(find_unused_parameters=True)
     with thinwire.attach(model, method) as state:
         step_once(model, optimizer_of(model), group.rank, 0)
     state.close()
+    hooks = [p._post_accumulate_grad_hooks for p in model.parameters()]  # noqa: SLF001
+    assert not any(hooks)
     assert _are_gone(before)
     calls = [
         lambda: model(batch(group.rank, 1)).sum().backward(),
@@ -127,6 +129,8 @@ def closed(group, method):
         state.state_dict,
         lambda: state.load_state_dict({}),
         state.flush,
+        lambda: state.save("nowhere"),
+        lambda: state.load("nowhere"),
         state.metrics,
         state.deliveries,
         state.check_replicas,

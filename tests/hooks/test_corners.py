@@ -178,6 +178,33 @@ def test_flush_after_a_bad_step_delivers_the_residual():
         assert not ranks[0][3][name].any()
 
 
+def flush_rows_after_a_bad_step(group):
+    model = wrap("words")
+    state = thinwire.attach(model, "topk", density=0.1)
+    optimizer = thinwire.AdamW(model.parameters(), state=state)
+    for step in range(4):
+        optimizer.zero_grad()
+        bad = step == 3 and group.rank == 1
+        loss = model(batch(group.rank, step)).square().mean()
+        (loss * (float("inf") if bad else 1.0)).backward()
+        if step < 3:
+            optimizer.step()
+    state.flush()
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer.step()
+    after = list(model.parameters())
+    return [
+        (bool(one.isfinite().all()), torch.equal(one, other))
+        for one, other in zip(after, before, strict=True)
+    ]
+
+
+def test_flush_after_a_bad_step_drops_its_rows():
+    table, *others = pool(2).run(flush_rows_after_a_bad_step)[0]
+    assert table == (True, True)
+    assert others == [(True, False)] * 2
+
+
 def test_flush_delivers_nothing_that_was_to_be_forgotten():
     for _, before, after, _ in pool(2).run(flush_after, "forgetful"):
         assert all(torch.equal(before[name], after[name]) for name in SIZES)

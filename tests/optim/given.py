@@ -19,6 +19,7 @@ class Unit:
 class Told:
     units: tuple = ()
     finite: bool = True
+    untouched: frozenset = frozenset()
 
 
 @dataclass

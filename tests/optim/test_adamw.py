@@ -51,6 +51,9 @@ def test_with_everything_delivered_it_is_torchs_to_the_bit(how, known):
         theirs.step()
     assert_same(training.params, own)
     mine, wanted = training.optimizer.state_dict(), theirs.state_dict()
+    for state in mine["state"].values():
+        assert state.pop("pending_decay") is None
+        assert (state.pop("delivered_at") == 70).all()
     assert str(mine) == str(wanted)
 
 

@@ -70,7 +70,7 @@ DAMAGE = [
     *(group("betas", value) for value in (None, (0.9,), (0.9, 1.0), (NAN, 0.9), "ab")),
     *(group("maximize", value) for value in (1, "no")),
     *(group("foreach", value) for value in (1, "no")),
-    *(group("params", value) for value in (None, ["a", 1], [[0], 1])),
+    *(group("params", value) for value in (None, [None, 1], [[0], 1])),
     ("a parameter twice", "'params'", group("params", [0, 0])[2]),
     ("one parameter fewer", "[1]", group("params", [0])[2]),
     ("a group that is a list", "param_groups", lambda s: s.update(param_groups=[[1]])),

@@ -6,8 +6,9 @@ bucket's future is done, so a unit that is not finite can still change earlier b
 With `clip`, nothing is reduced before the last bucket, with which the norm is known.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
@@ -25,18 +26,31 @@ from thinwire.sparse import SparseVector
 
 @dataclass(slots=True)
 class PendingBucket:
-    """A bucket for the comm thread: parameter names, gradients, and DDP's future."""
+    """A bucket for the comm thread: parameter names, gradients, and DDP's future.
+
+    `old` are the names whose gradient is of an earlier pass, and its places.
+    """
 
     names: Names
     buffer: Tensor
     last: bool
     future: "Future[Tensor]"
     ready: torch.cuda.Event | None = None
+    old: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def rows(self) -> bool:
         """Whether this is a sparse COO gradient, which has a bucket of its own."""
         return self.buffer.is_sparse
+
+    def parts(self) -> tuple[list[Tensor], list[Tensor]]:
+        """This pass's gradient, and what an earlier one has left; of rows, values."""
+        if self.rows:
+            values = [self.buffer.values()]
+            return ([], values) if self.old else (values, [])
+        edges = [0, *sorted(chain(*self.old.values())), self.buffer.numel()]
+        pieces = [self.buffer[low:high] for low, high in pairwise(edges)]
+        return pieces[::2], pieces[1::2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +66,12 @@ class Deliveries:
     """What a pass delivered: some elements of these units, everything of the others.
 
     `finite` is False if the gradient was not finite on some rank: no rank applies it.
+    `untouched` are parameters whose gradient is what an earlier pass has delivered.
     """
 
     units: tuple[Delivery, ...] = ()
     finite: bool = True
+    untouched: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -111,7 +127,9 @@ class BackwardPass:
             for unit, mean in sorted(self.means.items())
             if isinstance(mean, SparseVector) and mean.nnz < mean.size
         )
-        return Deliveries(units, self.finite)
+        states = [self.units.states[unit] for unit in self.means]
+        untouched = frozenset[str]().union(*(state.untouched for state in states))
+        return Deliveries(units, self.finite, untouched)
 
     def _fits(self, number: int, bucket: PendingBucket) -> bool:
         plan = self.plan
@@ -131,7 +149,7 @@ class BackwardPass:
 
     def _finish(self) -> None:
         if self.clip is not None:
-            clip_(self._gradient(), self.clip, self.scale)
+            self._clip_(self.clip)
             for number in range(len(self.buckets)):
                 self._reduce_completed(number)
         if self.plan is None:
@@ -144,12 +162,13 @@ class BackwardPass:
         for unit, mean in self.means.items():
             self.reducer.settle(mean, self.units.states[unit])
 
-    def _gradient(self) -> list[Tensor]:
-        """This rank's gradient: all buckets, and of sparse ones the summed rows."""
+    def _clip_(self, clip: float) -> None:
+        """Clip this rank's gradient: all buckets, of sparse ones the summed rows."""
         for bucket in self.buckets:
             if bucket.rows:
                 bucket.buffer = bucket.buffer.coalesce()
-        return [b.buffer.values() if b.rows else b.buffer for b in self.buckets]
+        new, old = zip(*(bucket.parts() for bucket in self.buckets), strict=True)
+        clip_([*chain(*new)], clip, self.scale, spared=[*chain(*old)])
 
     def _reduce_all(self, units: Sequence[int], *, last: bool) -> None:
         """Reduce units; `last` are those of the pass's last bucket.
@@ -186,6 +205,7 @@ class BackwardPass:
         if self.plain:
             self.means[unit] = self.reducer.reduce_plainly_(pieces, self.group, state)
             return
+        state.unused = frozenset[str]().union(*(bucket.old for bucket in self.buckets))
         mean = self.reducer.reduce_(
             pieces, self.group, state, scale=self.scale, per_name=self.per_name
         )

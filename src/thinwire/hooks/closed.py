@@ -6,6 +6,8 @@ from thinwire.errors import ConfigError
 
 
 class _Closed:
+    __slots__ = ()
+
     def __getattr__(self, name: str) -> object:
         raise ConfigError(
             "this state is closed, and DDP cannot give up its hook: to train on, wrap "

@@ -25,6 +25,7 @@ from thinwire.collectives import RowCollective
 from thinwire.errors import AgreementError, ConfigError
 from thinwire.hooks import agreement, checkpoint, saved_state
 from thinwire.hooks.backward_pass import Deliveries
+from thinwire.hooks.bucket_contents import BucketContents
 from thinwire.hooks.closed import CLOSED
 from thinwire.hooks.loading import PathLike, Source, load_together, open_source
 from thinwire.hooks.metrics import metrics_of
@@ -35,7 +36,7 @@ from thinwire.hooks.progress_check import ProgressCheck
 from thinwire.hooks.saved_state import LoadOptions, Missing, Residual
 from thinwire.hooks.saving import Save
 from thinwire.reducers import Pipeline
-from thinwire.reducers.flush import flush_
+from thinwire.reducers.flush import drop_nonfinite_rows_, flush_
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class DDPState:
         self._passes = Passes(
             self._engine,
             self._plain,
-            {id(p): name for name, p in model.module.named_parameters()},
+            BucketContents(model),
             check=self._compare_checkpoints,
             clip=setup.clip,
         )
@@ -229,6 +230,8 @@ class DDPState:
                         scale=scale,
                         finite=engine.finite,
                     )
+        if not engine.finite:
+            drop_nonfinite_rows_(self._parameters.values())
         units.sparse.forget()
         engine.delivered = Deliveries()
         if self._plain.always_fits(self._reducer):

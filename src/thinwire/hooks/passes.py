@@ -3,7 +3,7 @@
 All methods run on the autograd thread that calls the hook.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -15,10 +15,10 @@ from torch.futures import Future
 from thinwire.codecs import Timed
 from thinwire.errors import ThinwireError
 from thinwire.hooks.backward_pass import PendingBucket
+from thinwire.hooks.bucket_contents import BucketContents
 from thinwire.hooks.closed import CLOSED
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.plain import PlainAllReduce
-from thinwire.hooks.units import Names
 from thinwire.hooks.user_warnings import warn
 from thinwire.reducers import Pipeline
 
@@ -35,17 +35,16 @@ class Passes:
         self,
         engine: Engine,
         plain: PlainAllReduce,
-        names: Mapping[int, str],
+        contents: BucketContents,
         *,
         check: Callable[[], None],
         clip: float | None = None,
     ) -> None:
         self._engine = engine
         self._plain = plain
-        self._names = names
+        self._contents = contents
         self._check = check
         self._clip = clip
-        self._bucket_names: dict[tuple[int, ...], Names] = {}
         self._reduce: Reduce = self._leave_unreduced
         # Errors are raised when backward ends, or at once if it is not running.
         self._in_backward = True
@@ -54,6 +53,7 @@ class Passes:
     def close(self) -> None:
         """Refuse further passes."""
         self._engine = self._plain = CLOSED
+        self._contents.close()
 
     def begin(self, reducer: Pipeline, scale: Callable[[], float]) -> None:
         """Choose how the buckets of a new pass are reduced."""
@@ -75,11 +75,12 @@ class Passes:
         device = bucket.buffer().device
         cuda = device.type == "cuda"
         pending = PendingBucket(
-            self._names_in(bucket),
+            self._contents.names(bucket),
             bucket.buffer(),
             last=bucket.is_last(),
             future=Future(devices=[device] if cuda else None),
             ready=_event() if cuda else None,
+            old=self._contents.old(bucket),
         )
         self._reduce(pending)
         return pending.future
@@ -109,12 +110,6 @@ class Passes:
         progress = self._engine.progress
         if progress is not None and (warning := progress.take_warning()):
             warn(warning)
-
-    def _names_in(self, bucket: GradBucket) -> Names:
-        key = tuple(map(id, bucket.parameters()))
-        if key not in self._bucket_names:
-            self._bucket_names[key] = tuple(self._names[each] for each in key)
-        return self._bucket_names[key]
 
 
 def _event() -> torch.cuda.Event:

@@ -1,6 +1,6 @@
 """AdamW for gradients of which each step delivers a part."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypedDict, Unpack
@@ -15,10 +15,12 @@ from thinwire.errors import ConfigError
 from thinwire.kernels import AdamRules, AdamTensors
 from thinwire.layout import DTYPES
 from thinwire.optim import loading, moments
-from thinwire.optim.deliveries import Delivery, DeliveryState, lists_of
+from thinwire.optim.checks import check_group, check_source
+from thinwire.optim.deliveries import DeliveryState, Told, Way
 from thinwire.optim.moments import State
 from thinwire.optim.rows import update_rows_
 from thinwire.optim.rules import LONGEST_DECAY, Rules, longer
+from thinwire.saved_values import mapping
 
 Group = dict[str, Any]
 
@@ -106,14 +108,17 @@ class AdamW(torch.optim.AdamW):
         **options: Unpack[Options],
     ) -> None:
         self._source = state
-        # What the states' step tensors hold: one on a device is read only once.
-        self._counts: dict[Tensor, int] = {}
+        # What the states' step tensors hold, and the version of each that holds it: one
+        # on a device is read only once.
+        self._counts: dict[Tensor, tuple[int, int]] = {}
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
+        if state is not None:
+            check_source(state, self.param_groups)
         # A GradScaler shall unscale gradients itself, and skip steps.
         self._step_supports_amp_scaling = False
 
     def add_param_group(self, param_group: Group) -> None:
-        _check(self.defaults | param_group)
+        check_group(self.defaults | param_group)
         super().add_param_group(param_group)
         for param in self.param_groups[-1]["params"]:
             if param.dtype not in DTYPES:
@@ -129,24 +134,51 @@ class AdamW(torch.optim.AdamW):
         self._counts = {}
         self._step_supports_amp_scaling = False
 
+    def state_dict(self) -> dict[str, Any]:
+        """The state dict of torch, with the waiting counts of every parameter.
+
+        They are in it where no element waits, too: `torch.distributed.checkpoint` loads
+        into the keys that it finds.
+        """
+        found: dict[str, Any] = super().state_dict()
+        states = found["state"].items()
+        found["state"] = {key: moments.saved(state) for key, state in states}
+        return found
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a state dict, also one of torch.optim.AdamW.
 
         Nothing changes if this raises. The state is the same on all ranks, because it
         follows the means: that of any rank serves all, of any number.
         """
-        loading.check(state_dict, self.param_groups)
-        for group in state_dict["param_groups"]:
-            _check(group)
-        super().load_state_dict(state_dict)
-        # torch rounds all of it to the parameter's dtype.
-        ids = chain.from_iterable(g["params"] for g in state_dict["param_groups"])
-        mine = chain.from_iterable(group["params"] for group in self.param_groups)
-        for number, param in zip(ids, mine, strict=True):
-            saved = state_dict["state"].get(number)
-            if saved:
+        mapping(state_dict, "state dict")
+        given: list[tuple[Tensor, State]] = []
+
+        def check(_: object, last: dict[str, Any]) -> None:
+            loading.check(last, self.param_groups)
+            for group in last["param_groups"]:
+                check_group(group)
+            ids = chain.from_iterable(g["params"] for g in last["param_groups"])
+            mine = chain.from_iterable(group["params"] for group in self.param_groups)
+            for number, param in zip(ids, mine, strict=True):
+                if saved := last["state"].get(number):
+                    given.append((param, saved))
+
+        def restore(_: object) -> None:
+            # torch rounds all of it to the parameter's dtype.
+            for param, saved in given:
                 step = self.state[param]["step"].clone()
                 self.state[param] = moments.loaded(param, saved, step)
+
+        hooks = (
+            self.register_load_state_dict_pre_hook(check),  # after those of the user
+            self.register_load_state_dict_post_hook(restore, prepend=True),
+        )
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -156,31 +188,29 @@ class AdamW(torch.optim.AdamW):
             with torch.enable_grad():
                 loss = closure()
         if self._source is None:
-            self._apply((), None)
+            self._apply(None)
             return loss
-        delivered, known = self._source.deliveries(), self._source.parameters
+        delivered = self._source.deliveries()
         if delivered.finite:
-            units = delivered.units
-            names = chain.from_iterable(unit.layout.names for unit in units)
-            self._apply(units, {id(known[name]) for name in names})
+            self._apply(Told(delivered, self._source.parameters))
         return loss
 
-    def _apply(self, units: Sequence[Delivery], listed: set[int] | None) -> None:
-        """Do a step; `listed` are ids of parameters in units; None: no state."""
+    def _apply(self, told: Told | None) -> None:
+        """Do a step; without a state nothing was `told`."""
         members = self._members()
         for device in {member.param.device: None for member in members}:
             here = [member for member in members if member.param.device == device]
-            if listed is None:
+            if told is None:
                 grads = [m.grad for m in here if not m.grad.is_sparse]
                 whole = not kernels.has_zero(grads)
             else:
-                whole = not any(id(member.param) in listed for member in here)
+                whole = all(told.way(member.param) == "all" for member in here)
             torchs = [m for m in here if whole and _is_torchs(m)]
             for group in self.param_groups if torchs else ():
                 self._step_as_torch(group, [m for m in torchs if m.group is group])
             waiting = [m for m in here if not (whole and _is_torchs(m))]
             if waiting:
-                self._step_waiting(waiting, units, listed, whole=whole)
+                self._step_waiting(waiting, told, whole=whole)
 
     def _members(self) -> list[_Member]:
         """The parameters with a gradient."""
@@ -221,27 +251,14 @@ class AdamW(torch.optim.AdamW):
             )
 
     def _step_waiting(
-        self,
-        members: Sequence[_Member],
-        units: Sequence[Delivery],
-        listed: set[int] | None,
-        *,
-        whole: bool,
+        self, members: Sequence[_Member], told: Told | None, *, whole: bool
     ) -> None:
         rules = Rules()
         for member in members:
             self._begin(member, rules)
         torch._foreach_add_([member.state["step"] for member in members], 1)
         dense = [member for member in members if not member.grad.is_sparse]
-        some = [m for m in dense if listed and id(m.param) in listed]
-        if some and self._source is not None:
-            numbers = {id(m.param): i for i, m in enumerate(some)}
-            lists = lists_of(units, self._source.parameters, numbers)
-            kernels.adamw_at_(*_call(some, rules), lists)
-        others = [m for m in dense if not (listed and id(m.param) in listed)]
-        if others:
-            everything = whole or listed is not None
-            kernels.adamw_(*_call(others, rules), everything=everything)
+        _update_dense(dense, rules, told, "all" if whole else "nonzero")
         for member in members:
             if member.grad.is_sparse:
                 one = rules.of([member.rule])
@@ -255,15 +272,31 @@ class AdamW(torch.optim.AdamW):
     def _begin(self, member: _Member, rules: Rules) -> None:
         """Count a step, in all but its tensor; find records and rule."""
         state, step = member.state, member.state["step"]
-        count = self._counts.get(step)
-        if count is None:
+        count, version = self._counts.get(step, (0, -1))
+        if version != step._version:  # noqa: SLF001 - someone else has written it
             count = int(step.item())
-        self._counts[step] = count + 1
+        self._counts[step] = count + 1, step._version + 1  # noqa: SLF001
         member.records = moments.in_records(member.param, state, count)
         pending = longer(state.get("pending_decay", ()), member.group)
         if pending:
             state["pending_decay"] = pending
         member.rule = rules.add(member.group, count + 1, pending)
+
+
+def _update_dense(
+    members: Sequence[_Member], rules: Rules, told: Told | None, usual: Way
+) -> None:
+    """Update delivered elements; where nothing was `told`, those of the usual way."""
+    ways: dict[Way, list[_Member]] = {"listed": [], "nonzero": [], "all": []}
+    for member in members:
+        ways[usual if told is None else told.way(member.param)].append(member)
+    if told is not None and (listed := ways["listed"]):
+        lists = told.lists([member.param for member in listed])
+        kernels.adamw_at_(*_call(listed, rules), lists)
+    if ways["nonzero"]:
+        kernels.adamw_(*_call(ways["nonzero"], rules), everything=False)
+    if ways["all"]:
+        kernels.adamw_(*_call(ways["all"], rules), everything=True)
 
 
 def _call(members: Sequence[_Member], rules: Rules) -> tuple[AdamTensors, AdamRules]:
@@ -309,12 +342,3 @@ def _aligned(param: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     if grad.dtype != param.dtype or grad.stride() != work.stride():
         grad = torch.empty_like(work).copy_(grad)
     return work, grad
-
-
-def _check(group: Mapping[str, Any]) -> None:
-    for name in ("amsgrad", "capturable", "differentiable"):
-        if group.get(name):
-            raise ConfigError(
-                f"{name} is {group[name]!r}: thinwire.AdamW has no such variant. Leave "
-                "it out, or use torch.optim.AdamW"
-            )

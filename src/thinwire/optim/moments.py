@@ -4,6 +4,9 @@ Where elements wait, momentum, energy and the step of the last delivery of each 
 to each other in memory, because an update needs all three. `exp_avg`, `exp_avg_sq` and
 `delivered_at` are then views of these records; the last one is in float32 too, as
 torch's step is, exact up to 2^24. Otherwise the moments are tensors of their own.
+
+A state dict has the same keys in both cases. `pending_decay` is None where no element
+waits; `delivered_at` then has this step everywhere, and is not read.
 """
 
 from collections.abc import Mapping
@@ -68,14 +71,25 @@ def as_torch(param: Tensor, state: State) -> None:
         state.pop(name, None)
 
 
+def saved(state: State) -> State:
+    """A state as it is in a state dict; tensors share their memory."""
+    if "step" not in state:
+        return state
+    if "delivered_at" in state:
+        return {**state, "pending_decay": state.get("pending_decay", ())}
+    now = torch.full_like(state["exp_avg"], float(state["step"]))
+    return {**state, "delivered_at": now, "pending_decay": None}
+
+
 def loaded(param: Tensor, saved: Mapping[str, Any], step: Tensor) -> State:
     """A state of its own from one in a state dict, with everything in float32."""
+    pending = saved.get("pending_decay", ())
     state: State = {"step": step}
-    for name in RECORDS:
+    for name in MOMENTS if pending is None else RECORDS:
         if name in saved:
             state[name] = _zeros_like(param).copy_(saved[name])
-    if saved.get("pending_decay"):
-        state["pending_decay"] = tuple(map(float, saved["pending_decay"]))
+    if pending:
+        state["pending_decay"] = tuple(map(float, pending))
     if "delivered_at" in state:
         in_records(param, state, 0)
     return state

@@ -1,6 +1,6 @@
 """Flush: delivers the residual of a unit to `.grad`, by one dense all-reduce."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -45,3 +45,12 @@ def _add_mean(parameter: nn.Parameter, mean: Tensor, *, finite: bool) -> None:
         parameter.grad = torch.empty_like(parameter).copy_(mean)
     else:
         grad.add_(mean)
+
+
+def drop_nonfinite_rows_(parameters: Iterable[nn.Parameter]) -> None:
+    """Drop sparse gradients of a step that is not finite: they have no residual."""
+    for parameter in parameters:
+        grad = parameter.grad
+        if grad is not None and grad.is_sparse:
+            finite = grad.coalesce().values().isfinite().all()
+            parameter.grad = grad if bool(finite) else None

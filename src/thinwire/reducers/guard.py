@@ -38,13 +38,20 @@ def agree(
     bounds: Sequence[Tensor] | None,
     group: Group,
     settings: Mapping[str, float],
+    *,
+    unused: Sequence[int] = (),
 ) -> GuardResult:
     """Check a gradient on all ranks before it is reduced.
 
     `bounds` gives the edges of the segments of each piece; without it the gradient is
-    one segment. Raises an `AgreementError` if a setting differs between ranks.
+    one segment. Segments that are `unused` count as zero here, unless they are not
+    finite. Raises an `AgreementError` if a setting differs between ranks.
     """
-    return compare(kernels.fetch(_peaks(grad, bounds)), group, settings)
+    peaks = kernels.fetch(_peaks(grad, bounds))
+    for segment in unused if bounds is not None else ():
+        if float(peaks[segment]) * group.size < LIMIT:
+            peaks[segment] = 0.0
+    return compare(peaks, group, settings)
 
 
 def compare(peaks: Tensor, group: Group, settings: Mapping[str, float]) -> GuardResult:

@@ -1,10 +1,8 @@
 """Pipeline: replaces a gradient by its mean over all ranks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -23,6 +21,7 @@ from thinwire.groups import Group, Op
 from thinwire.layout import DTYPES, Layout
 from thinwire.reducers import guard
 from thinwire.reducers.mean import write_mean_
+from thinwire.reducers.names import hidden, names_in_pieces, ranges_of, set_aside
 
 OnNonfinite = Literal["propagate", "zero", "unchecked"]
 
@@ -34,7 +33,8 @@ class UnitState:
     `memory` is that of the feedback. `has_residual` is False if `x` is zero on every
     rank. Where `undoable` is set, `Pipeline.undo_` can undo the next reduction: the
     accumulating pass then copies the residual. `before` is what it returns to, besides
-    the vectors.
+    the vectors. `unused` are names that this rank did not use: the gradient to reduce
+    has an old one there. If no rank used them, it keeps that: they are `untouched`.
     """
 
     layout: Layout
@@ -45,6 +45,8 @@ class UnitState:
     has_residual: bool = True
     undoable: bool = False
     before: tuple[Mapping[str, int], bool] = ({}, True)
+    unused: Collection[str] = ()
+    untouched: Collection[str] = ()
     deferred_errors: kernels.DeferredErrors | None = None
 
     def begin(self, *, undoable: bool) -> None:
@@ -114,7 +116,7 @@ class Pipeline:
         will apply it, and if not, calls `undo_`, for which the state must have been
         `undoable`. Returns None if the step is not finite; then the state is what it
         was. With `per_name`, names whose gradient is zero on every rank keep their
-        residual.
+        residual. So do names that are `unused` on every rank, and their gradient too.
         """
         _check_pieces(grad, state.layout)
         state.raise_deferred_errors()
@@ -123,25 +125,32 @@ class Pipeline:
         start = self._start(choice, group, scale=scale, segments=segments)
         result = None
         if self.on_nonfinite != "unchecked" or per_name:
-            bounds = _names_in_pieces(state.layout, _sizes(grad)) if per_name else None
-            result = guard.agree(grad, bounds, group, self._settings(scale))
+            bounds = names_in_pieces(state.layout, _sizes(grad)) if per_name else None
+            result = guard.agree(
+                grad, bounds, group, self._settings(scale), unused=_numbers(state)
+            )
             if not result.finite and self.on_nonfinite != "unchecked":
                 self.fill_nonfinite_(grad)
                 return None
-        unused = () if result is None or not per_name else _unused(result, state)
+        resting = _resting(result, state) if per_name and result is not None else ()
+        state.untouched = [name for name in resting if name in state.unused]
         channel = self._channel(group, state)
         # Whether a mean overflows half precision is known only when it is written.
         halves = self.on_nonfinite != "unchecked" and any(map(_is_half, grad))
         state.begin(undoable=state.undoable or halves)
-        with _refused_alike(group), _hidden(state.memory, unused, scale):
+        with (
+            _refused_alike(group),
+            hidden(state.memory, ranges_of(state.layout, resting), scale),
+            set_aside(grad, ranges_of(state.layout, state.untouched)),
+        ):
             self.feedback.accumulate(grad, state.memory, scale=scale)
             total = choice.collective.all_reduce_(
                 state.memory.x, channel, choice.memory, lambda: _buffer(grad, state)
             )
+            mean = write_mean_(grad, total, group.size)
         if state.deferred_errors is not None:
             state.deferred_errors.start_copy()
-        state.has_residual = not choice.plain or bool(unused)
-        mean = write_mean_(grad, total, group.size)
+        state.has_residual = not choice.plain or bool(resting)
         self._finish(choice, start, channel, state)
         if halves and _overflown(grad):
             self.undo_(state)
@@ -270,26 +279,16 @@ def _check_pieces(grad: Sequence[Tensor], layout: Layout) -> None:
         )
 
 
-@lru_cache(maxsize=1024)
-def _names_in_pieces(layout: Layout, sizes: tuple[int, ...]) -> list[Tensor]:
-    """The edges of a layout's names in each piece, every name in exactly one."""
-    found: list[list[int]] = [[0] for _ in sizes]
-    piece, start = 0, 0
-    for low, high in pairwise(layout.offsets):
-        # An empty name belongs to the piece before it.
-        while high > start + sizes[piece]:
-            start += sizes[piece]
-            piece += 1
-        if low < start:
-            raise ConfigError("a piece of a gradient ends in the middle of a name")
-        found[piece].append(high - start)
-    return [torch.tensor(edges) for edges in found]
+def _numbers(state: UnitState) -> list[int]:
+    """The numbers of names that this rank did not use."""
+    names = state.layout.names if state.unused else ()
+    return [number for number, name in enumerate(names) if name in state.unused]
 
 
-def _unused(result: guard.GuardResult, state: UnitState) -> list[tuple[int, int]]:
-    """The ranges of `x` whose gradient is zero on every rank."""
-    ranges = pairwise(state.layout.offsets)
-    return [each for each, used in zip(ranges, result.used, strict=True) if not used]
+def _resting(result: guard.GuardResult, state: UnitState) -> list[str]:
+    """The names without a gradient on every rank."""
+    names = zip(state.layout.names, result.used, strict=True)
+    return [name for name, used in names if not used]
 
 
 def _overflown(grad: Sequence[Tensor]) -> bool:
@@ -322,25 +321,3 @@ def _refused_alike(group: Group) -> Iterator[None]:
     except (AgreementError, ConfigError):
         group.refuse_receives()
         raise
-
-
-@contextmanager
-def _hidden(
-    memory: FeedbackState, ranges: Sequence[tuple[int, int]], scale: float
-) -> Iterator[None]:
-    """Set ranges of the saved vectors to zero during a step with loss scale `scale`.
-
-    The gradient is zero there too, so the step selects and changes nothing in them.
-    """
-    keep = scale / memory.scale
-    hidden = [(v, slice(*each)) for v in memory.saved.values() for each in ranges]
-    stash = [vector.whole()[part].clone() for vector, part in hidden]
-    for vector, part in hidden:
-        vector.whole()[part] = 0.0
-    try:
-        yield
-    finally:
-        for (vector, part), kept in zip(hidden, stash, strict=True):
-            if vector.undoable:
-                vector.before[part] = kept
-            vector.whole()[part] += kept.mul_(keep)
