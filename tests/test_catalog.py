@@ -178,7 +178,7 @@ def test_candidates_of_auto_by_name():
     for wrong, said in (("gtpk", "'gtopk'"), ("deepreduce", "codec of its own")):
         with pytest.raises(ConfigError, match=said):
             catalog.reducer("auto", candidates=(wrong,))
-    with pytest.raises(ConfigError, match="a candidate is 5"):
+    with pytest.raises(ConfigError, match="candidates has 5"):
         catalog.reducer("auto", candidates=5)
     with pytest.raises(ConfigError, match="cannot try itself"):
         catalog.reducer("auto", candidates=("auto",))

@@ -6,6 +6,16 @@ from thinwire.codecs import Split
 from thinwire.collectives import GTopK
 from thinwire.collectives.tree import tree_sum_cost
 from thinwire.cost import Cost, Link, direct_all_gather, max_reduce, ring_all_reduce
+from thinwire.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    "given",
+    [(-1.0, 1e6), (0.0, 0.0), (float("nan"), 1.0), ("1", 1.0), (0.0, 1e9, 0.5)],
+)
+def test_a_link_that_cannot_be_is_refused(given):
+    with pytest.raises(ConfigError, match="give seconds of latency"):
+        Link(*given)
 
 
 def test_costs_add_up():

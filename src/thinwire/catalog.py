@@ -46,6 +46,7 @@ from thinwire.collectives import (
     SparDL,
     UnionReduce,
 )
+from thinwire.collectives.collective import check_density
 from thinwire.errors import ConfigError
 from thinwire.feedback import Feedback, Forget, Momentum, Residual
 from thinwire.reducers import Pipeline
@@ -254,6 +255,7 @@ def reducer(
     Warmup(then=AllGather(density=0.001), dense=100, ramp=0, start=0.25)
     """
     chosen = method(name)
+    check_density(density)  # also for methods that keep everything
     own = {n: options.pop(n) for n in ("on_nonfinite", "seed") if n in options}
     for option in options:
         if option not in chosen.options:
@@ -284,13 +286,10 @@ _OPTIONS = (
 
 
 def _warmed_up(collective: Collective, warmup: WarmupSteps) -> Collective:
-    if warmup == "auto":
-        return AutoWarmup(collective)
     if isinstance(warmup, str):
-        raise ConfigError(
-            f"warmup is {warmup!r}: give a number of dense steps, (dense steps, steps "
-            "of a density ramp), or 'auto'"
-        )
+        if warmup != "auto":
+            raise ConfigError(f"warmup is {warmup!r}: give numbers of steps, or 'auto'")
+        return AutoWarmup(collective)
     dense, ramp = warmup if isinstance(warmup, tuple) else (warmup, 0)
     return Warmup(collective, dense, ramp) if dense or ramp else collective
 
@@ -304,10 +303,12 @@ def _candidates(given: Any) -> tuple[Collective, ...]:
 def _candidate(given: str | Collective) -> Collective:
     """A candidate of `auto`, which sets its density."""
     if not isinstance(given, str):
-        return given
-    named = method(given)
+        return given  # Auto refuses what is no collective
+    named = _named(given, METHODS, "method in candidates")
     if named.codec is not default_codec:
-        raise ConfigError(f"{given!r} has a codec of its own: it is no candidate")
+        raise ConfigError(
+            f"candidates has {given!r}, which has a codec of its own: leave it out"
+        )
     return named.build(1.0, {})
 
 
@@ -319,17 +320,23 @@ def _codec_for(
 ) -> Codec | None:
     if given is None and collective.coded:
         return chosen.build_codec(options)
+    for name in signature(chosen.codec).parameters:
+        if given is not None and options.get(name) is not None:
+            raise ConfigError(
+                f"{name} is {options[name]!r} and codec is {given!r}: {name} is an "
+                "option of this method's own codec, leave one of them out"
+            )
     # Also for a dense collective: the pipeline explains why it takes none.
     return codec(given) if isinstance(given, str) else given
 
 
-def _named(name: str, known: Mapping[str, T], what: str) -> T:
-    if name not in known:
+def _named(name: object, known: Mapping[str, T], what: str) -> T:
+    if not isinstance(name, str) or name not in known:
         raise ConfigError(f"unknown {what} {name!r}{_hint(name, known)}")
     return known[name]
 
 
-def _hint(name: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
-    near = get_close_matches(name, known, n=3, cutoff=0.5)
+def _hint(name: object, known: Mapping[str, object] | tuple[str, ...]) -> str:
+    near = get_close_matches(str(name), known, n=3, cutoff=0.5)
     meant = f": did you mean {' or '.join(map(repr, near))}?" if near else "."
     return f"{meant} There are: {', '.join(known)}"

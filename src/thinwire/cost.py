@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from thinwire.arguments import is_number, is_whole
+from thinwire.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -41,6 +44,18 @@ class Link:
     latency: float = 0.0
     bandwidth: float = float("inf")
     burst: int = 0
+
+    def __post_init__(self) -> None:
+        unlimited = self.bandwidth == float("inf")
+        if not (
+            is_number(self.latency, least=0.0)
+            and (unlimited or is_number(self.bandwidth, above=0.0))
+            and is_whole(self.burst, least=0)
+        ):
+            raise ConfigError(
+                f"the link is {self}: give seconds of latency and a burst in bytes, 0 "
+                "or more, and a bandwidth in bytes per second, above 0"
+            )
 
     def transfer(self, nbytes: int) -> float:
         """Seconds that the link is busy with a message of `nbytes`."""

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -52,6 +53,32 @@ def _own(group):
 
 def test_own_groups_do_not_mix():
     pool(3).run(_own)
+
+
+def _closed(group):
+    parent = dist.new_group(timeout=timedelta(seconds=7))
+    own = TorchGroup.own(parent)
+    seconds = own.timeout
+    own.all_reduce_((torch.ones(1), Op.SUM))
+    if group.rank == 0:
+        own.close()
+        own.close()
+    else:
+        with pytest.raises(PeerError) as caught:
+            own.exchange(None, dst=None, src=0, nbytes=8)
+        assert caught.value.ranks == (0,)
+    with pytest.raises(GroupError, match="closed" if group.rank == 0 else "unusable"):
+        own.all_reduce_((torch.ones(1), Op.SUM))
+    # The parent is not theirs to close.
+    known = TorchGroup(parent)
+    known.close()
+    total = torch.ones(1)
+    dist.all_reduce(total, group=parent)
+    return seconds, total.item()
+
+
+def test_an_own_group_can_be_closed_by_each_rank_alone():
+    assert [each.result for each in fresh(2, _closed)] == [(7.0, 2.0)] * 2
 
 
 def _subgroup(group):

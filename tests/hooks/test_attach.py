@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed import BuiltinCommHookType
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -45,7 +46,7 @@ BAD = [
     ("topk", {"scope": "layer"}, ["scope is 'layer'", "'bucket' or 'model'"]),
     ("topk", {"feedback": "resid"}, ["unknown feedback 'resid'", "'residual'"]),
     ("topk", {"codec": "row"}, ["unknown codec 'row'", "'raw'", "elias-fano+bfloat16"]),
-    ("topk", {"warmup": -1}, ["-1 dense steps"]),
+    ("topk", {"warmup": -1}, ["warmup is -1", "a number of dense steps"]),
     ("topk", {"min_size": -5}, ["min_size is -5"]),
     ("topk", {"on_nonfinite": "skip"}, ["on_nonfinite is 'skip'", "'zero'"]),
     ("topk", {"timeout": -1.0}, ["timeout", "-1"]),
@@ -120,6 +121,12 @@ def twice():
     return model
 
 
+def hooked_by_name():
+    model = wrap()
+    model._register_builtin_comm_hook(BuiltinCommHookType.FP16_COMPRESS)  # noqa: SLF001
+    return model
+
+
 def hooked():
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
@@ -145,6 +152,7 @@ def sharded():
         (complexes, ["torch.complex64"]),
         (twice, ["hook already", "attach once"]),
         (hooked, ["hook already"]),
+        (hooked_by_name, ["hook already"]),
         (sharded, ["FSDP is not supported", "reduce-scatter"]),
     ],
 )

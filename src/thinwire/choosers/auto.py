@@ -221,8 +221,10 @@ class Auto(Chooser):
 
 
 def _at_density(collective: Collective, density: float) -> Collective:
-    if not hasattr(collective, "all_reduce_"):
-        raise ConfigError(f"a candidate is {collective!r}: give a collective")
+    if not isinstance(collective, Collective):
+        raise ConfigError(
+            f"candidates has {collective!r}: give names of methods, or collectives"
+        )
     given = collective.density
     return collective if given is None else collective.with_density(density)
 

@@ -18,6 +18,7 @@ from typing import NamedTuple, Self
 from torch import Tensor
 
 from thinwire import kernels
+from thinwire.arguments import is_number
 from thinwire.codecs.codec import IndexCodec, checked
 from thinwire.errors import ConfigError, WireError
 
@@ -56,9 +57,9 @@ class Bloom(IndexCodec):
             raise ConfigError(
                 f"policy is {self.policy!r}: give one of {', '.join(POLICIES)}"
             )
-        if self.fpr is not None and not _SMALLEST_FPR <= self.fpr < 1:
+        if self.fpr is not None and not _is_rate(self.fpr):
             raise ConfigError(
-                f"fpr is {self.fpr}: give the rate of false positives, "
+                f"fpr is {self.fpr!r}: give the rate of false positives, "
                 "from 2**-40 to below 1"
             )
 
@@ -122,6 +123,10 @@ class Shape(NamedTuple):
     def nbytes(self) -> int:
         """The length of a section."""
         return -(-self.bits // 8)
+
+
+def _is_rate(fpr: object) -> bool:
+    return is_number(fpr, least=_SMALLEST_FPR, below=1.0)
 
 
 @lru_cache(maxsize=1024)

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
-from numbers import Integral
 from typing import Self, get_args
 
 from torch import Tensor
 
 from thinwire.accumulator import Accumulator
+from thinwire.arguments import is_number, is_whole
 from thinwire.channel import Channel
 from thinwire.codecs import Codec
 from thinwire.collectives.memory import CollectiveMemory
@@ -125,9 +125,9 @@ def check_density(density: float) -> None:
     Traceback (most recent call last):
     thinwire.errors.ConfigError: density is 1.5: the fraction kept must be ...
     """
-    if not 0.0 < density <= 1.0:
+    if not is_number(density, above=0.0, most=1.0):
         raise ConfigError(
-            f"density is {density}: the fraction kept must be above 0 and at most 1, "
+            f"density is {density!r}: the fraction kept must be above 0 and at most 1, "
             "for example 0.01 to keep 1 %"
         )
 
@@ -135,7 +135,9 @@ def check_density(density: float) -> None:
 def check_choice(name: str, value: object, literal: object) -> None:
     """Refuse a value that is not one of those of a `Literal` type."""
     choices = get_args(literal)
-    if value not in choices:
+    # True == 1, and an array compares element by element.
+    same = (value == each for each in choices if isinstance(value, type(each)))
+    if isinstance(value, bool) or not any(same):
         raise ConfigError(
             f"{name} is {value!r}: choose {' or '.join(map(repr, choices))}"
         )
@@ -148,8 +150,7 @@ def check_whole(name: str, value: object, remedy: str, most: float = inf) -> Non
     Traceback (most recent call last):
     thinwire.errors.ConfigError: width is 2.5: give the elements of a block
     """
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not whole or not 1 <= value <= most:  # type: ignore[operator]
+    if not is_whole(value, least=1, most=most):
         raise ConfigError(f"{name} is {value!r}: {remedy}")
 
 

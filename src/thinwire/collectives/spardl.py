@@ -16,6 +16,7 @@ from typing import Literal
 
 from thinwire import schedules
 from thinwire.accumulator import Accumulator
+from thinwire.arguments import is_whole
 from thinwire.channel import Channel, ListSpec, Run, Sealed
 from thinwire.codecs import Codec, Split
 from thinwire.collectives import doubling
@@ -211,7 +212,7 @@ class SparDL(Selecting):
 
 
 def _names_teams(teams: object) -> bool:
-    return teams == "auto" or (isinstance(teams, int) and teams > 0)
+    return is_whole(teams, least=1) or (isinstance(teams, str) and teams == "auto")
 
 
 @dataclass(frozen=True, slots=True)

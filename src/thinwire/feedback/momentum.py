@@ -19,6 +19,7 @@ from torch import Tensor
 
 from thinwire import kernels
 from thinwire.accumulator import Accumulator
+from thinwire.arguments import is_number
 from thinwire.errors import ConfigError
 from thinwire.feedback.feedback import FeedbackState, accumulate_pieces_
 from thinwire.layout import Layout
@@ -40,10 +41,10 @@ class Momentum:
     momentum: float = 0.9
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.momentum < 1.0:
+        if not is_number(self.momentum, least=0.0, below=1.0):
             raise ConfigError(
-                f"momentum is {self.momentum}: choose at least 0 and less than 1, for "
-                "example 0.9"
+                f"momentum is {self.momentum!r}: choose at least 0 and less than 1, "
+                "for example 0.9"
             )
 
     def init(self, layout: Layout, device: torch.device) -> FeedbackState:

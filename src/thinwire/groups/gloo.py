@@ -126,6 +126,11 @@ class GlooTransport(Transport):
             with suppress(RuntimeError):  # a receive that times out closes them
                 probe.wait(timedelta(milliseconds=1))
 
+    def close(self) -> None:
+        super().close()
+        self._early = EarlyReceives()
+        self._refused, self._probes = [], []
+
     def _buffer(self, nbytes: int) -> Tensor:
         # Only pinned memory is copied to a device asynchronously.
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=self._pinned)

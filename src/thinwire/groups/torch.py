@@ -15,9 +15,11 @@ On NCCL calls do not block the host, so a lost peer is found by its watchdog.
 """
 
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Self
 
 import torch
@@ -27,11 +29,10 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import (
     _get_default_group,
     _get_default_store,
-    _world,
 )
 
 from thinwire.errors import ConfigError, GroupError, PeerError
-from thinwire.groups import checks, gloo_scheduling
+from thinwire.groups import checks, gloo_scheduling, own_groups
 from thinwire.groups.failure_probe import Failure, FailureProbe, diagnose
 from thinwire.groups.gloo import GlooTransport
 from thinwire.groups.group import Group, Op
@@ -63,6 +64,8 @@ class TorchGroup(Group):
         self._device = torch.device(device if device is not None else default)
         self._rank, self._size = group.rank(), group.size()
         self._failure: str | None = None
+        # Ends the process group, where that is this object's.
+        self._own: Callable[[], object] | None = None
         self._transport: Transport
         if backends.get(self._device.type) == "nccl":
             self._transport = NcclTransport(group, self._device)
@@ -83,28 +86,38 @@ class TorchGroup(Group):
     ) -> Self:
         """The same ranks in a new process group, used by nothing else.
 
-        All ranks of the group must call this. The new group lives as long as the
-        default one: destroying it earlier would free its name, and the next group of
-        these ranks would take it and find the old one's addresses in the store.
+        All ranks of the group must call this. The new group ends with `close`, with
+        the default group or, on Gloo, when nothing refers to this object any more.
         """
-        group = process_group or _get_default_group()
-        ranks = dist.get_process_group_ranks(group)
-        # A group of some ranks is named by how many groups each of them knows, and
-        # ranks that call it by different names would wait for each other for ever.
-        partial = len(ranks) < dist.get_world_size()
-        if partial:
-            _check_names(cls(group, timeout=timeout, device=device))
+        parent = process_group or _get_default_group()
+        known = cls(parent, timeout=timeout, device=device)
+        # Ranks that call it by different names would wait for each other for ever.
+        _check_names(known, own_groups.next_name(parent))
         others = gloo_scheduling.gloo_threads()
-        made = dist.new_group(
-            ranks,
-            timeout=None if timeout is None else timedelta(seconds=timeout),
-            backend=dist.get_backend(group),
-            use_local_synchronization=partial,
-        )
-        new = cls(made, timeout=timeout, device=device)
+        with known._calling("new_group"):
+            made = own_groups.make(parent, known.timeout)
+        try:
+            new = cls(made, timeout=known.timeout, device=device)
+        except BaseException:
+            own_groups.end(made)
+            raise
+        new._own = partial(own_groups.end, made)
         if isinstance(new._transport, GlooTransport):
             new._transport.leave_alone(others)
+            new._own = weakref.finalize(new, own_groups.end_later, made)
+            new._own.atexit = False
         return new
+
+    def close(self) -> None:
+        """End the process group if it is this object's own; later calls raise.
+
+        Any rank may call it alone, and twice.
+        """
+        self._failure = self._failure or "it was closed"
+        own, self._own = self._own, None
+        if own is not None:
+            own()
+            self._transport.close()
 
     @property
     def rank(self) -> int:
@@ -270,9 +283,9 @@ def _home(body: Tensor, device: torch.device) -> Tensor:
     return body.to(device, non_blocking=device.type == "cuda")
 
 
-def _check_names(group: Group) -> None:
+def _check_names(group: Group, name: int) -> None:
     """Refuse to make a group that its ranks would call by different names."""
-    body = torch.tensor([len(_world.pg_names)]).view(torch.uint8)
+    body = torch.tensor([name]).view(torch.uint8)
     bodies = group.all_gather(body, nbytes=[body.numel()] * group.size)
     counts = [int(each.view(torch.int64)) for each in bodies]
     if len(set(counts)) > 1:

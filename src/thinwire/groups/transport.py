@@ -77,6 +77,10 @@ class Transport(ABC):
         """After a failure: close all connections, so that waiting peers raise."""
         self.process_group.abort()
 
+    def close(self) -> None:
+        """Let go of the process group, which has ended, and of receives on it."""
+        del self.process_group
+
 
 def without_empty(transfers: Transfers) -> Transfers:
     """The transfers that carry at least a byte."""

@@ -1,17 +1,24 @@
-"""Comparing settings and replicas between ranks.
+"""Comparing settings and replicas between ranks, and telling others of an error.
 
 Everything travels as JSON: plain values, which are read without executing anything.
 """
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from thinwire.errors import AgreementError, ConfigError, ReplicaError, WireError
+from thinwire.errors import (
+    AgreementError,
+    ConfigError,
+    ReplicaError,
+    ThinwireError,
+    WireError,
+)
 from thinwire.groups import Group
 
 Settings = Mapping[str, object]
@@ -38,21 +45,17 @@ def compare_settings(
     device: torch.device,
     *,
     partial: Settings | None = None,
-    problem: ConfigError | None = None,
 ) -> None:
-    """Raise on every rank if one rank has a problem, or other settings.
+    """Raise on every rank if one rank has an error to tell, or other settings.
 
     All ranks have the same names in `settings`. Those in `partial` are compared among
     the ranks that have them.
     """
-    said = None if problem is None else str(problem)
-    sent = {"common": settings, "partial": partial or {}, "problem": said}
+    sent = {"common": settings, "partial": partial or {}}
     received = gather_json(group, sent, device)
-    if problem is not None:
-        raise problem
     for rank, other in enumerate(received):
-        if other["problem"] is not None:
-            raise AgreementError(f"rank {rank} cannot start: {other['problem']}")
+        if "error" in other:
+            raise AgreementError(f"rank {rank} cannot start: {other['error']}")
     differences = [
         *_differences([each["common"] for each in received], absent_counts=True),
         *_differences([each["partial"] for each in received], absent_counts=False),
@@ -64,6 +67,25 @@ def compare_settings(
             + "; ".join(differences[:_SHOWN])
             + (f"; and {more} more" if more > 0 else "")
         )
+
+
+@contextmanager
+def told(find: Callable[[], tuple[Group, torch.device] | None]) -> Iterator[None]:
+    """Tell the other ranks of an exception in the body, instead of the settings.
+
+    They raise it from the `compare_settings` that follows the body on their side. The
+    group is found only then; None if there is nobody to tell.
+    """
+    try:
+        yield
+    except Exception as problem:
+        name = "" if isinstance(problem, ConfigError) else f"{type(problem).__name__}: "
+        # If the others are gone, what is wrong here is still what must be raised.
+        with suppress(ThinwireError, RuntimeError):
+            meeting = find()
+            if meeting is not None:
+                gather_json(meeting[0], {"error": f"{name}{problem}"}, meeting[1])
+        raise
 
 
 def _differences(notes: Sequence[Settings], *, absent_counts: bool) -> list[str]:

@@ -1,6 +1,7 @@
 """attach: from a DDP model and a name to sparse gradients, in one line."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Unpack
@@ -11,16 +12,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from thinwire import catalog
 from thinwire.collectives import Dense, GatherRows
-from thinwire.errors import ConfigError
-from thinwire.hooks.ddp import DDPState, Scaler, Scope, hook
+from thinwire.hooks.agreement import told
+from thinwire.hooks.ddp import DDPState, hook
 from thinwire.hooks.inspection import (
     check_wrapped,
-    raise_everywhere,
+    meeting,
     sparse_names,
     trained_parameters,
 )
 from thinwire.hooks.optimizer_check import OptimizerCheck
-from thinwire.hooks.options import Options
+from thinwire.hooks.options import Options, Scope, refuse_wrong
+from thinwire.hooks.parts import Scaler
 
 
 def attach(
@@ -79,21 +81,15 @@ def attach(
                 delivered, or a residual that keeps growing.
 
     """
-    ddp = check_wrapped(model)
-    try:
-        if isinstance(timeout, timedelta):
-            timeout = timeout.total_seconds()
-        if timeout is not None and not timeout > 0:
-            raise ConfigError(f"timeout is {timeout}: give seconds, more than 0")
-        sparse, clip = options.pop("sparse", "gather"), options.pop("clip", None)
-        warn = options.pop("warn", True)
-        if not isinstance(warn, bool):
-            raise ConfigError(f"warn is {warn!r}: give True or False")
-        reducer = catalog.reducer(method, density=density, **options)
-        rows = catalog.sparse(sparse) if isinstance(sparse, str) else sparse
-    except ConfigError as problem:
-        raise_everywhere(problem, ddp, process_group)
     environment = os.environ.get("THINWIRE", "")
+    rows, clip = options.pop("sparse", "gather"), options.pop("clip", None)
+    warn = options.pop("warn", True)
+    with told(lambda: meeting(model, process_group)):
+        ddp = check_wrapped(model)
+        refuse_wrong(method=method, warn=warn, **options)
+        if "seed" in options:
+            options["seed"] = int(options["seed"])  # numpy's would overflow
+        reducer = catalog.reducer(method, density=density, **options)
     if environment == "dense":
         # The feedback stays: the momentum may be in it.
         reducer = replace(reducer, collective=Dense(), codec=None)
@@ -108,19 +104,25 @@ def attach(
         timeout=timeout,
         clip=clip,
     )
-    ddp.register_comm_hook(state, hook)
-    leads = get_rank(process_group or ddp.process_group) == 0
-    if warn and leads and environment != "quiet":
-        state.watch_progress()
-        if (state.density or 1.0) < 1.0:
-            _check_optimizer(ddp)
+    try:
+        ddp.register_comm_hook(state, hook)
+        leads = get_rank(process_group or ddp.process_group) == 0
+        if warn and leads and environment != "quiet":
+            state.watch_progress()
+            if (state.density or 1.0) < 1.0:
+                state.on_close(_check_optimizer(ddp))
+    except BaseException:
+        state.close()
+        raise
     return state
 
 
-def _check_optimizer(model: DistributedDataParallel) -> None:
-    """Warn of a plain Adam, except for rows, which are delivered whole."""
+def _check_optimizer(model: DistributedDataParallel) -> Callable[[], None]:
+    """Warn of a plain Adam, except for rows, which are delivered whole.
+
+    Returns what ends the check.
+    """
     rows = sparse_names(model.module)
     trained = trained_parameters(model).items()
     sent_sparsely = [p for name, p in trained if name not in rows]
-    if sent_sparsely:
-        OptimizerCheck(model, sent_sparsely)
+    return OptimizerCheck(model, sent_sparsely).end if sent_sparsely else lambda: None

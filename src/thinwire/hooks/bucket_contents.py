@@ -29,8 +29,15 @@ class BucketContents:
         def note(parameter: Tensor) -> None:
             used.add(id(parameter))
 
-        for parameter in parameters.values():
+        self._hooks = [
             parameter.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
+            for parameter in parameters.values()
+        ]
+
+    def close(self) -> None:
+        """Watch no longer."""
+        for each in self._hooks:
+            each.remove()
 
     def names(self, bucket: GradBucket) -> Names:
         """The names of the parameters in a bucket."""

@@ -7,31 +7,9 @@ that reads the gradient and one that scales it; nothing is communicated.
 """
 
 from collections.abc import Sequence
-from math import inf
-from numbers import Real
 
 import torch
 from torch import Tensor
-
-from thinwire.errors import ConfigError
-
-
-def checked_clip(clip: object) -> float | None:
-    """A bound as a float; `ConfigError` if it is not one.
-
-    >>> checked_clip(0)
-    Traceback (most recent call last):
-    thinwire.errors.ConfigError: clip is 0: give the largest norm ...
-    """
-    if clip is None:
-        return None
-    number = isinstance(clip, Real) and not isinstance(clip, bool)
-    if not number or not 0.0 < float(clip) < inf:  # type: ignore[arg-type]
-        raise ConfigError(
-            f"clip is {clip!r}: give the largest norm of a worker's gradient, a finite "
-            "number above 0, or None"
-        )
-    return float(clip)  # type: ignore[arg-type]
 
 
 def clip_(

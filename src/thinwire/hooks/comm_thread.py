@@ -31,6 +31,12 @@ class CommThread:
             weakref.finalize(self, self._worker.end).atexit = False
         self._worker.jobs.put(job)
 
+    def close(self) -> None:
+        """End after the job that runs, for which it waits a second at most."""
+        if self._worker is not None:
+            self._worker.end()
+            self._worker.join(PATIENCE)
+
     def drain(self) -> None:
         """Wait until every job submitted so far has run."""
         if self._worker is not None:

@@ -11,8 +11,9 @@ errors are raised from `backward`.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Self
 
 import torch.distributed as dist
 from torch import Tensor
@@ -20,44 +21,24 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.collectives import GatherRows, RowCollective
+from thinwire.collectives import RowCollective
 from thinwire.errors import AgreementError, ConfigError
-from thinwire.groups import Counted
-from thinwire.groups.torch import TorchGroup
 from thinwire.hooks import agreement, checkpoint, saved_state
 from thinwire.hooks.backward_pass import Deliveries
 from thinwire.hooks.bucket_contents import BucketContents
-from thinwire.hooks.clipping import checked_clip
-from thinwire.hooks.engine import Engine
-from thinwire.hooks.inspection import (
-    check_model,
-    raise_everywhere,
-    settings_of,
-    sparse_names,
-    trained_parameters,
-)
+from thinwire.hooks.closed import CLOSED
 from thinwire.hooks.loading import PathLike, Source, load_together, open_source
 from thinwire.hooks.metrics import metrics_of
+from thinwire.hooks.options import Scope
+from thinwire.hooks.parts import Parts, Scaler, Setup
 from thinwire.hooks.passes import Passes
-from thinwire.hooks.plain import PlainAllReduce
 from thinwire.hooks.progress_check import ProgressCheck
 from thinwire.hooks.saved_state import LoadOptions, Missing, Residual
 from thinwire.hooks.saving import Save
-from thinwire.hooks.units import Units
-from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
 from thinwire.reducers.flush import drop_nonfinite_rows_, flush_
-from thinwire.reducers.sparse_gradients import SparseGradients
 
 logger = logging.getLogger(__name__)
-
-Scope = Literal["bucket", "model"]
-
-
-class Scaler(Protocol):
-    """The method of a GradScaler that is used here."""
-
-    def get_scale(self) -> float: ...
 
 
 def hook(state: "DDPState", bucket: GradBucket) -> Future[Tensor]:
@@ -79,52 +60,59 @@ class DDPState:
         reducer: Pipeline,
         *,
         scope: Scope = "bucket",
-        sparse: RowCollective = GatherRows(),  # noqa: B008 - it is frozen
+        sparse: str | RowCollective = "gather",
         grad_scaler: Scaler | None = None,
         process_group: dist.ProcessGroup | None = None,
-        timeout: float | None = None,
+        timeout: float | timedelta | None = None,
         clip: float | None = None,
     ) -> None:
-        parent = process_group or model.process_group
-        try:
-            check_model(model, sparse)
-            if scope not in get_args(Scope):
-                raise ConfigError(f"scope is {scope!r}: choose 'bucket' or 'model'")
-            reducer.collective.check(parent.size())
-            clip = checked_clip(clip)
-        except ConfigError as problem:
-            raise_everywhere(problem, model, parent)
-        self._scope = scope
-        self._parameters = trained_parameters(model)
-        self._device = device = next(iter(self._parameters.values())).device
-        self._reducer = reducer
-        self._scaler = grad_scaler
-        scaled = grad_scaler is not None
-        settings = settings_of(model, reducer, scope, sparse, scaled=scaled)
-        group = TorchGroup(parent, timeout=timeout, device=device)
-        agreement.compare_settings(group, {**settings, "clip": clip}, device)
-        self._transport = TorchGroup.own(parent, timeout=timeout, device=device)
-        self._group = Counted(self._transport)
-        self._engine = self._new_engine(model, SparseGradients(sparse, reducer.seed))
-        self._plain = PlainAllReduce(
-            self._transport,
-            self._engine,
-            allowed=clip is None and not sparse_names(model.module),
+        setup = Setup.agreed(
+            model,
+            reducer,
+            scope=scope,
+            sparse=sparse,
+            grad_scaler=grad_scaler,
+            process_group=process_group,
+            timeout=timeout,
+            clip=clip,
         )
+        self._scope, self._reducer, self._scaler = scope, reducer, grad_scaler
+        self._parameters, self._device = setup.parameters, setup.device
+        self._parts = parts = Parts(setup)
+        self._transport, self._group = parts.transport, parts.group
+        self._engine, self._plain = parts.engine, parts.plain
         self._passes = Passes(
             self._engine,
             self._plain,
             BucketContents(model),
             check=self._compare_checkpoints,
-            clip=clip,
+            clip=setup.clip,
         )
+        self.on_close(self._passes.close)
         self._compared = False
         # The pass after which nothing was left in any residual.
         self._flushed_after: int | None = None
-        if not self._plain.fits(reducer):
-            _ = self._engine.units.states  # so that a state dict has all its keys
         if self._group.rank == 0:
             logger.info("%s on %d ranks, scope %r", reducer, self._group.size, scope)
+
+    def close(self) -> None:
+        """Release residuals, thread and process group; later backward passes raise.
+
+        Any rank may close alone, and twice. What waits in the residuals is lost: call
+        `flush` before the last optimizer step to apply it. `with` closes at its end.
+        """
+        self._parts.close()
+        self._engine = self._plain = self._group = self._transport = CLOSED
+
+    def on_close(self, call: Callable[[], object]) -> None:
+        """Call this when the state is closed."""
+        self._parts.closing.callback(call)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def reduce(self, bucket: GradBucket) -> Future[Tensor]:
         """Take a bucket of a backward pass; return the future of its mean."""
@@ -297,20 +285,6 @@ class DDPState:
         self._engine.drain()
         traffic = self._group.traffic + self._plain.traffic
         return metrics_of(self._engine, traffic, self.density)
-
-    def _new_engine(
-        self, model: DistributedDataParallel, sparse: SparseGradients
-    ) -> Engine:
-        rows = sparse_names(model.module)
-        layout = Layout.of((n, p) for n, p in self._parameters.items() if n not in rows)
-        return Engine(
-            self._group,
-            Units(self._reducer, layout, self._device, sparse),
-            # All parameters: one that was frozen after wrapping is still in a bucket.
-            {name: p.numel() for name, p in model.module.named_parameters()},
-            whole_model=self._scope == "model",
-            per_name=bool(model.find_unused_parameters or model.static_graph),
-        )
 
     def _compare_checkpoints(self) -> None:
         """Check in the first pass, and after a load, that ranks continue together."""

@@ -154,6 +154,11 @@ class Engine:
         self.passes = passes
         self._plan = None
 
+    def close(self) -> None:
+        """End the thread, and let go of what the last pass refers to."""
+        self._thread.close()
+        self._pass = None
+
     def _open(
         self, reducer: Pipeline, scale: float, *, plain: bool, clip: float | None
     ) -> None:

@@ -1,16 +1,16 @@
 """Which models the hook can serve, and which settings ranks compare."""
 
 from collections.abc import Mapping
-from typing import NoReturn
 
+import torch
+import torch.distributed as dist
 from torch import nn
-from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.collectives import RowCollective
 from thinwire.errors import ConfigError
+from thinwire.groups.own_groups import is_known
 from thinwire.groups.torch import TorchGroup
-from thinwire.hooks import agreement
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
 from thinwire.version import __version__
@@ -33,10 +33,12 @@ def check_wrapped(model: nn.Module) -> DistributedDataParallel:
     return model
 
 
-def check_model(model: DistributedDataParallel, sparse: object) -> None:
+def check_model(model: DistributedDataParallel) -> None:
     """Refuse what the hook cannot serve, with the reason and the remedy."""
-    _check_sparse(sparse)
-    if model._comm_hooks:  # noqa: SLF001 - DDP offers no other way to ask
+    check_wrapped(model)
+    # It knows the built-in hooks too.
+    logged = model._get_ddp_logging_data()  # type: ignore[no-untyped-call] # noqa: SLF001
+    if logged.get("comm_hook"):
         raise ConfigError(
             "the model has a communication hook already, and DDP takes one only: "
             "attach once, to a freshly wrapped model"
@@ -60,15 +62,6 @@ def check_model(model: DistributedDataParallel, sparse: object) -> None:
     Layout.of(trained_parameters(model).items())
 
 
-def _check_sparse(sparse: object) -> None:
-    """Refuse an object that cannot reduce sparse gradients."""
-    if not callable(getattr(sparse, "sum_rows", None)):
-        raise ConfigError(
-            f"sparse is {sparse!r}: give 'gather', 'union', 's2', 'cheapest', or a "
-            "collective on rows such as S2(decode='median')"
-        )
-
-
 def trained_parameters(model: DistributedDataParallel) -> dict[str, nn.Parameter]:
     """The parameters DDP reduces, tied ones once, by their names in the module."""
     ignored = model.parameters_to_ignore
@@ -88,16 +81,21 @@ def sparse_names(module: nn.Module) -> set[str]:
     }
 
 
-def raise_everywhere(
-    problem: ConfigError,
-    model: DistributedDataParallel,
-    process_group: ProcessGroup | None = None,
-) -> NoReturn:
-    """Raise a problem on all ranks, while the others construct their `DDPState`."""
-    device = next(model.parameters()).device
-    group = TorchGroup(process_group or model.process_group, device=device)
-    agreement.compare_settings(group, {}, device, problem=problem)
-    raise problem
+def meeting(
+    model: object, process_group: object
+) -> tuple[TorchGroup, torch.device] | None:
+    """Where ranks compare their settings, found also where an argument is wrong.
+
+    None if there is no group, or this rank is not in it.
+    """
+    if process_group is dist.GroupMember.NON_GROUP_MEMBER or not dist.is_initialized():
+        return None
+    group = process_group if is_known(process_group) else None
+    if group is None and isinstance(model, DistributedDataParallel):
+        group = model.process_group
+    parameters = model.parameters() if isinstance(model, nn.Module) else ()
+    device = next((p.device for p in parameters), torch.device("cpu"))
+    return TorchGroup(group, device=device), device
 
 
 def settings_of(

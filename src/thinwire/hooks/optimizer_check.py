@@ -34,6 +34,11 @@ class OptimizerCheck:
         self._ended = False
         self._handle = register_optimizer_step_pre_hook(self._before_step)
 
+    def end(self) -> None:
+        """Watch no further steps."""
+        self._ended = True
+        self._handle.remove()
+
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         if self._ended:
             return

@@ -16,6 +16,7 @@ from thinwire.codecs import Timed
 from thinwire.errors import ThinwireError
 from thinwire.hooks.backward_pass import PendingBucket
 from thinwire.hooks.bucket_contents import BucketContents
+from thinwire.hooks.closed import CLOSED
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.plain import PlainAllReduce
 from thinwire.hooks.user_warnings import warn
@@ -48,6 +49,11 @@ class Passes:
         # Errors are raised when backward ends, or at once if it is not running.
         self._in_backward = True
         self._refusal: ThinwireError | None = None
+
+    def close(self) -> None:
+        """Refuse further passes."""
+        self._engine = self._plain = CLOSED
+        self._contents.close()
 
     def begin(self, reducer: Pipeline, scale: Callable[[], float]) -> None:
         """Choose how the buckets of a new pass are reduced."""
@@ -96,9 +102,12 @@ class Passes:
         bucket.future.set_result(bucket.buffer)
 
     def _end(self) -> None:
-        error, progress = self._refusal or self._engine.error, self._engine.progress
+        # Not kept: its traceback holds the model, which holds this object.
+        refusal, self._refusal = self._refusal, None
+        error = refusal or self._engine.error
         if error is not None:
             raise error
+        progress = self._engine.progress
         if progress is not None and (warning := progress.take_warning()):
             warn(warning)
 

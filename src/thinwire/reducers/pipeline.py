@@ -13,6 +13,7 @@ from thinwire.channel import Channel
 from thinwire.choosers import Choice, choose
 from thinwire.codecs import Codec
 from thinwire.collectives import Collective, CollectiveMemory, Dense, Total
+from thinwire.collectives.collective import check_choice
 from thinwire.cost import Cost
 from thinwire.errors import AgreementError, ConfigError, WireError
 from thinwire.feedback import Feedback, FeedbackState, Forget, Residual
@@ -92,11 +93,7 @@ class Pipeline:
                 f"{self.collective} reduces dense buffers and sends no lists: leave "
                 f"the codec out (here {self.codec})"
             )
-        if self.on_nonfinite not in ("propagate", "zero", "unchecked"):
-            raise ConfigError(
-                f"on_nonfinite is {self.on_nonfinite!r}: choose 'propagate', 'zero' or "
-                "'unchecked'"
-            )
+        check_choice("on_nonfinite", self.on_nonfinite, OnNonfinite)
 
     def init(self, layout: Layout, device: torch.device | str = "cpu") -> UnitState:
         """The state of one unit of reduction before its first step."""
