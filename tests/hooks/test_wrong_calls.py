@@ -169,7 +169,9 @@ def test_there_are_enough_calls():
 
 
 @pytest.mark.parametrize(
-    "number", range(len(CALLS)), ids=[f"{m!s:.20}-{o!s:.40}" for m, o, _ in CALLS]
+    "number",
+    range(len(CALLS)),
+    ids=[f"{i}-{'-'.join(o)}" for i, (_, o, _) in enumerate(CALLS)],
 )
 def test_a_wrong_call_is_refused(outcomes, number):
     for seen, _, _ in outcomes:
@@ -222,7 +224,11 @@ def train_with(group, method, options):
     return state.metrics()["steps"]
 
 
-@pytest.mark.parametrize(("method", "options"), RIGHT, ids=str)
+@pytest.mark.parametrize(
+    ("method", "options"),
+    RIGHT,
+    ids=[f"{i}-{'-'.join(o)}" for i, (_, o) in enumerate(RIGHT)],
+)
 def test_a_right_call_is_accepted(method, options):
     assert pool(2).run(train_with, method, options) == [2.0, 2.0]
 
