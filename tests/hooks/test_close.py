@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import gc
 import time
-import weakref
 from pathlib import Path
 from unittest import mock
 
@@ -17,7 +16,7 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks as step_hooks
 
 import thinwire
 from tests.hooks.training import batch, optimizer_of, step_once, wrap
-from tests.workers import fresh, pool
+from tests.workers import pool
 from thinwire.errors import AgreementError, ConfigError, PeerError
 from thinwire.groups.torch import TorchGroup
 from thinwire.hooks.engine import Engine
@@ -26,6 +25,17 @@ from thinwire.hooks.units import Units
 pytestmark = pytest.mark.processes
 
 CYCLES = 200
+
+
+@contextlib.contextmanager
+def only_new_objects():
+    """Let the collector look at none of those that there are: it takes long."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def usage():
@@ -54,46 +64,41 @@ def one_cycle(group, number):
             assert state.metrics()["steps"] == 1
 
 
+@only_new_objects()
 def many_cycles(group):
     for number in range(40):
         one_cycle(group, number)
-    before = usage()
+    before = *usage(), len(step_hooks)
     for number in range(40, 40 + CYCLES):
         one_cycle(group, number)
-    return before, usage(), len(step_hooks)
+    return before, (*usage(), len(step_hooks))
 
 
 def test_many_attaches_leave_nothing():
-    for outcome in fresh(2, many_cycles):
-        assert outcome.error is None, outcome.error
-        (descriptors, threads, megabytes), after, hooks = outcome.result
-        assert after[0] == descriptors
-        assert after[1] == threads
+    for before, after in pool(2).run(many_cycles):
+        descriptors, threads, megabytes, hooks = before
+        assert after[:2] == (descriptors, threads)
         # One residual that is kept in every cycle would be 190 MB.
         assert after[2] - megabytes < 10
-        assert hooks == 0
+        assert after[3] == hooks
 
 
-def _engines():
-    """Those that there are; they own residuals and threads."""
-    gc.collect()
-    return weakref.WeakSet(e for e in gc.get_objects() if isinstance(e, Engine))
-
-
-def _are_gone(before):
-    """Whether there are no engines but those that other tests have left behind."""
+def _all_are_gone():
+    """Whether no new engine is left, which own residuals and threads."""
     for _ in range(50):  # the backend's threads may be about to drop a callback
-        if not set(_engines()) - set(before):
+        gc.collect()
+        if not any(type(each) is Engine for each in gc.get_objects()):
             return True
         time.sleep(0.1)
     return False
 
 
+@only_new_objects()
 def dropped(group, size):
     """Attach on some of the ranks, without close; each collects when it likes."""
     ranks = [0, 2] if size < group.size else list(range(size))
     part = dist.new_group(ranks)
-    before, seen = _engines(), []
+    seen = []
     for number in range(4 if group.rank in ranks else 0):
         model = wrap(process_group=part)
         state = thinwire.attach(model, "topk")
@@ -101,7 +106,7 @@ def dropped(group, size):
         state.check_replicas()
         del state, model
         if number % (group.rank + 1) == 0:
-            assert _are_gone(before)
+            assert _all_are_gone()
             seen.append(usage()[:2])
     # The names of later groups agree, though some groups have ended here and not there.
     assert TorchGroup.own().size == group.size
@@ -114,15 +119,15 @@ def test_a_state_that_nothing_refers_to_is_released(size):
         assert len(set(seen)) <= 1
 
 
+@only_new_objects()
 def closed(group, method):
-    before = _engines()
     model = wrap(find_unused_parameters=True)
     with thinwire.attach(model, method) as state:
         step_once(model, optimizer_of(model), group.rank, 0)
     state.close()
     hooks = [p._post_accumulate_grad_hooks for p in model.parameters()]  # noqa: SLF001
     assert not any(hooks)
-    assert _are_gone(before)
+    assert _all_are_gone()
     calls = [
         lambda: model(batch(group.rank, 1)).sum().backward(),
         lambda: model(batch(group.rank, 1)).sum().backward(),
@@ -173,10 +178,7 @@ def close_alone(group):
 
 
 def test_who_still_needs_a_rank_that_closed_is_told():
-    first, second, third = fresh(3, close_alone)
-    assert first.result == "closed"
-    assert second.result == (0,)
-    assert third.result == (0,)
+    assert pool(3).run(close_alone) == ["closed", (0,), (0,)]
 
 
 def fail_inside(group):
