@@ -39,10 +39,11 @@ check: lint test
 laws: $(READY)
 	$(BIN)/pytest -q tests/laws --laws -m "not gpu" -n 2 --dist worksteal
 
-# For how long, as in `make fuzz SECONDS=1200`; what it learns is kept in .fuzz.
+# For how long, as in `make fuzz SECONDS=1200 JOBS=2`; what it learns is kept in .fuzz.
 SECONDS ?= 60
+JOBS ?= 1
 fuzz: $(VENV)/.ready-to-fuzz
-	$(BIN)/python -m fuzz.decoders --seconds $(SECONDS)
+	$(BIN)/python -m fuzz.decoders --seconds $(SECONDS) --jobs $(JOBS)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/kernels.py
