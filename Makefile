@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo docs test test-gpu test-report lint check laws fuzz bench bench-gpu format build clean
+.PHONY: demo docs test test-gpu test-report lint check laws fuzz chaos bench bench-gpu format build clean
 
 demo: $(READY)
 	$(BIN)/thinwire demo
@@ -44,6 +44,11 @@ SECONDS ?= 60
 JOBS ?= 1
 fuzz: $(VENV)/.ready-to-fuzz
 	$(BIN)/python -m fuzz.decoders --seconds $(SECONDS) --jobs $(JOBS)
+
+# Real training, hurt at random and checked, as in `make chaos SECONDS=1800`; with cuts
+# and slow hosts as root.
+chaos: $(READY)
+	$(BIN)/python -m chaos --seconds $(SECONDS)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/kernels.py

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from signal import SIGKILL
+from signal import SIGABRT, SIGKILL
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,9 @@ class Told:
 
 Ranks = Sequence[Told]
 
+# These may hit what is not used any more, or a bit that nobody reads.
+HARMLESS = ("closed socket", "flipped stream")
+
 
 def problems(
     plan: Plan, life: int, ranks: Ranks, before: Mapping[int, str]
@@ -62,17 +65,27 @@ def problems(
     yield from _sums(plan, ranks)
 
 
+def flips(ranks: Ranks) -> list[str]:
+    """What a bit that was flipped in a stream has led to."""
+    found = {told.error["type"] for told in ranks if told.error is not None}
+    found |= {"abort in Gloo" for told in ranks if told.code == -SIGABRT}
+    return [f"flipped stream ({' + '.join(sorted(found)) or 'no effect'})"]
+
+
 def _endings(ending: Fault | None, plan: Plan, ranks: Ranks) -> Iterator[str]:
     """Who may have ended how, and which errors must name whom."""
     hurt = any(told.code == -SIGKILL or _was_hurt(told, ending) for told in ranks)
+    kind = ending.kind if ending is not None else ""
     for number, told in enumerate(ranks):
         victim = ending is not None and number in ending.ranks
-        killed = victim and ending is not None and ending.kind.startswith("kill")
-        if told.code != 0 and not (killed and told.code == -SIGKILL):
+        killed = victim and kind.startswith("kill")
+        allowed = {0, -SIGKILL} if killed else {0}
+        if kind == "flipped stream":
+            allowed |= {-SIGABRT}  # a wrong header of Gloo's own
+        if told.code not in allowed:
             yield f"rank {number} ended with {told.code}"
-        elif told.error is None and not (killed and told.code) and hurt:
-            if ending is not None and ending.kind != "closed socket":
-                yield f"rank {number} went on without noticing: {ending.kind}"
+        if told.error is None and told.code == 0 and hurt and kind not in HARMLESS:
+            yield f"rank {number} went on without noticing: {kind}"
         if told.error is not None and not killed:
             faults = _error(told.error, ending if hurt else None, plan, victim=victim)
             yield from (f"rank {number}: {fault}" for fault in faults)
@@ -91,7 +104,8 @@ def _error(
         return
     if error["seconds"] > plan.timeout + LATEST:
         yield f"an error after {error['seconds']:.1f} s: {shown}"
-    if not error["refused"]:
+    # An AgreementError says that nothing was done, which is so on this rank.
+    if not error["refused"] and error["type"] != "AgreementError":
         yield f"the state can still be saved after {shown}"
     if ending.kind == "flipped bit" and victim and error["type"] != "WireError":
         yield f"a damaged packet, and then {shown}"

@@ -16,7 +16,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from chaos.checks import Told, problems
+from chaos import wire
+from chaos.checks import Told, flips, problems
 from chaos.plan import Fault, Plan
 from chaos.worker import Place, keep_store, live
 from thinwire.tools.lab import Lab, commands
@@ -55,7 +56,7 @@ def run(plan: Plan, plant: str | None = None) -> Outcome:
     for number in range(len(plan.endings)):
         with ExitStack() as stack:
             lab = stack.enter_context(Lab(plan.ranks, "1gbit")) if plan.lab else None
-            life = Life(plan, number, folder, lab, plant)
+            life = Life(plan, number, folder, lab=lab, plant=plant)
             try:
                 life.watch()
             finally:
@@ -63,12 +64,15 @@ def run(plan: Plan, plant: str | None = None) -> Outcome:
         outcome.wrong += [*life.wrong, *problems(plan, number, life.told, weights)]
         outcome.wrong += life.left_behind()
         outcome.faults += life.faults
+        outcome.faults += flips(life.told) if life.flipped else []
         weights.update(life.told[0].steps)
         outcome.steps += max(len(told.steps) for told in life.told)
         if outcome.wrong:
             break
     if _open_files() > files:
-        outcome.wrong.append(f"{_open_files() - files} files of the conductor stay open")
+        outcome.wrong.append(
+            f"{_open_files() - files} files of the conductor stay open"
+        )
     if outcome.wrong:
         outcome.folder = folder
     else:
@@ -77,14 +81,21 @@ def run(plan: Plan, plant: str | None = None) -> Outcome:
 
 
 class Life:
-    """The processes of one life."""
+    """The processes of one life; `plant` is a defect that rank 0 gets."""
 
     def __init__(
-        self, plan: Plan, number: int, folder: Path, lab: Lab | None, plant: str | None
+        self,
+        plan: Plan,
+        number: int,
+        folder: Path,
+        *,
+        lab: Lab | None = None,
+        plant: str | None = None,
     ) -> None:
         self.plan, self.lab = plan, lab
         self.wrong: list[str] = []
         self.faults: list[str] = []
+        self.flipped = False
         self.told = [Told() for _ in range(plan.ranks)]
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._store: tuple[BaseProcess, Connection] | None = None
@@ -92,6 +103,12 @@ class Life:
         if plan.host is None:
             space = lab.record.namespace(0) if lab else None
             self._store = _start(keep_store, address, port, space)
+        self._wire: tuple[BaseProcess, Connection] | None = None
+        ending = plan.endings[number]
+        if lab is not None and ending is not None and ending.kind == "flipped stream":
+            wire.prepare(lab)
+            where = lab.record.switch, plan.ranks, port
+            self._wire = _start(wire.carry, *where)
         self._ranks = []
         for rank in range(plan.ranks):
             space = lab.record.namespace(rank) if lab else None
@@ -117,8 +134,10 @@ class Life:
     def end(self) -> None:
         """Undo what lasts, let all processes end, and end those that do not."""
         self._do_what_is_due(float("inf"))
-        processes = [*self._ranks, *([self._store] if self._store else [])]
-        # The store ends last: ranks that are ending may ask it.
+        self.flipped = self._wire is not None and self._wire[1].poll()
+        # The store ends last, and the wire: ranks that are ending may ask it.
+        helpers = [each for each in (self._store, self._wire) if each is not None]
+        processes = [*self._ranks, *helpers]
         for number, (process, connection) in enumerate(processes):
             with suppress(OSError):
                 connection.send("end")
@@ -160,15 +179,20 @@ class Life:
         return True
 
     def _hurt(self, rank: int, fault: Fault) -> None:
-        self.faults.append(fault.kind)
+        if fault.kind != "flipped stream":
+            self.faults.append(fault.kind)
         end = time.monotonic() + fault.seconds
         lab, pid = self.lab, self._pids[rank]
         if "stop" in fault.kind and pid is not None:
             self._later.append((end, lambda: os.kill(pid, signal.SIGCONT)))
-        if "cut" in fault.kind and lab is not None:
+        if self._wire is not None:
+            # Hosts that are off the bridge stay off it; long frames need fast links.
+            if fault.kind == "flipped stream":
+                self._wire[1].send(fault.detail)
+        elif "cut" in fault.kind and lab is not None:
             lab.cut(rank)
             self._later.append((end, lambda: lab.heal(rank)))
-        if fault.kind == "slow host" and lab is not None:
+        elif fault.kind == "slow host" and lab is not None:
             _shape(lab, rank, fault.detail)
             self._later.append((end, lambda: _shape(lab, rank, FAST)))
 
@@ -192,9 +216,7 @@ class Life:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _start(
-    target: Callable[..., None], *given: Any
-) -> tuple[BaseProcess, Connection]:
+def _start(target: Callable[..., None], *given: Any) -> tuple[BaseProcess, Connection]:
     here, there = CONTEXT.Pipe()
     process = CONTEXT.Process(target=target, args=(there, *given), daemon=True)
     process.start()

@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from chaos.worker import Line
 from thinwire.hooks.ddp import DDPState
 
 PACKET = b"TW"
+PAUSE = 0.3
 
 
 class Hurt:
@@ -39,6 +41,7 @@ class Hurt:
             "cut": self._ask,
             "long cut": self._ask,
             "slow host": self._ask,
+            "flipped stream": self._ask_and_wait,
             "closed socket": self._close_socket,
             "flipped bit": self._flip_bit,
         }
@@ -65,6 +68,11 @@ class Hurt:
     def _ask(self, fault: Fault) -> None:
         self._line.say("hurt", fault)
 
+    def _ask_and_wait(self, fault: Fault) -> None:
+        """The steps are short: without this rank, none goes on meanwhile."""
+        self._ask(fault)
+        time.sleep(PAUSE)
+
     def _close_socket(self, fault: Fault) -> None:
         """Shut one of the connections to other ranks, as a reset would."""
         found = sorted(self._connections())
@@ -89,9 +97,9 @@ class Hurt:
 
     def _flip_bit(self, fault: Fault) -> None:
         """Flip a bit of the next packet with a checksum that arrives."""
-        transport = self._state._transport._transport  # noqa: SLF001 - on purpose
+        transport: Any = self._state._transport._transport  # noqa: SLF001 - on purpose
         swap = transport.swap
-        flips = random.Random(fault.detail)  # noqa: S311 - it is to be repeated
+        flips = random.Random(fault.detail)
 
         def swap_and_flip(*given: Any) -> Any:
             arrived = swap(*given)

@@ -13,7 +13,7 @@ HUGE = 1e30
 
 
 class Given(nn.Module):
-    """Some parameters of given sizes, and perhaps an embedding with sparse gradients."""
+    """Parameters of given sizes, and perhaps an embedding with sparse gradients."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -54,15 +54,14 @@ class Batch:
         batch = cls(dense, torch.from_numpy(words), _whole(drawn, 6, WIDTH))
         for fault in plan.at(step, "bad batch"):
             if fault.ranks == (rank,):
-                batch.spoil(*fault.detail, with_rows=plan.rows > 0)
+                place, value, huge = fault.detail
+                batch.spoil(place, value, huge=huge, with_rows=plan.rows > 0)
         return batch
 
-    def spoil(
-        self, place: int, value: float, huge_before: bool, *, with_rows: bool
-    ) -> None:
-        """Put a value that is not finite somewhere, huge ones everywhere before it."""
+    def spoil(self, place: int, value: float, *, huge: bool, with_rows: bool) -> None:
+        """Put a value that is not finite somewhere; all others may be `huge`."""
         parts = [*self.dense, *([self.values] if with_rows else [])]
-        if huge_before:
+        if huge:
             for part in parts:
                 part.fill_(HUGE)
         parts[place % len(parts)].view(-1)[-1] = value

@@ -87,25 +87,29 @@ class Rank:
 
     def _prepare(self, step: int) -> None:
         """What is done before a step: density, saves, and the step's own faults."""
-        plan, rank = self.plan, self.place.rank
+        here = (self.place.rank,)
         if self.state.density is not None:
-            for fault in plan.at(step, "density"):
+            for fault in self.plan.at(step, "density"):
                 self.state.density = fault.detail
-            for fault in plan.at(step, "disagreement"):
-                self._disagree(step, fault.detail, here=fault.ranks == (rank,))
-        for _ in plan.at(step, "save"):
+            for fault in self.plan.at(step, "disagreement"):
+                self._disagree(step, fault.detail, here=fault.ranks == here)
+        for _ in self.plan.at(step, "save"):
             self._save(step)
-        for fault in plan.at(step, "stop", "cut", "slow host"):
-            if fault.ranks == (rank,):
+        for fault in self.plan.at(step, "stop", "cut", "slow host"):
+            if fault.ranks == here:
                 self.hurt.suffer(fault)
-        ending = plan.endings[self.place.life]
+        self._end(step)
+
+    def _end(self, step: int) -> None:
+        """Begin the fault that ends this life, if it is due."""
+        ending = self.plan.endings[self.place.life]
         # In the second step of a process DDP compares its buckets between ranks, by
         # calls and with a timeout of its own.
         if ending is None or max(ending.step, self.first + 2) != step:
             return
         if ending.kind == "kill in a save":
-            self._save(step, cut=rank in ending.ranks)
-        elif rank in ending.ranks:
+            self._save(step, cut=self.place.rank in ending.ranks)
+        elif self.place.rank in ending.ranks:
             self.hurt.suffer(ending)
 
     def _step(self, step: int) -> None:
@@ -125,10 +129,10 @@ class Rank:
             return
         self._add_up(batch, gradients)
         with torch.no_grad():
-            for parameter, gradient in zip(
+            for weight, gradient in zip(
                 self.model.parameters(), gradients, strict=True
             ):
-                parameter -= RATE * gradient
+                weight.sub_(gradient, alpha=RATE)
 
     def _backward(self, batch: Batch) -> list[Tensor]:
         """The unscaled mean gradients, dense; NaN where they are not finite."""
@@ -142,12 +146,15 @@ class Rank:
         return found
 
     def _disagree(self, step: int, density: float, *, here: bool) -> None:
-        """Set another density on one rank: all must refuse, and nothing may change."""
+        """Set another density on one rank: all must refuse, and nothing may change.
+
+        Except for what rows are reduced with: they are reduced before that is noticed.
+        """
         right = self.state.density
         assert right is not None
         if right == density:
             return
-        trace = self._digest()
+        trace = self._digest(but="sparse")
         refused = False
         try:
             self.state.density = density if here else right
@@ -157,7 +164,7 @@ class Rank:
         self.state.density = right
         if not refused:
             self.line.say("wrong", (step, "ranks with two densities went on"))
-        if trace != self._digest():
+        if trace != self._digest(but="sparse"):
             self.line.say("wrong", (step, "a refused step left a trace"))
 
     def _add_up(self, batch: Batch, gradients: list[Tensor]) -> None:
@@ -222,10 +229,10 @@ class Rank:
         entries: Mapping[str, Any] = saved[key]
         return entries
 
-    def _digest(self) -> str:
-        """All that a checkpoint would keep, as a hash."""
+    def _digest(self, but: str = "") -> str:
+        """All that a checkpoint would keep, but one entry, as a hash."""
         entries = self._entries()
-        return _hash([entries[key] for key in sorted(entries)])
+        return _hash([entries[key] for key in sorted(entries) if key != but])
 
     def _save(self, step: int, *, cut: bool = False) -> None:
         held = {
@@ -247,7 +254,9 @@ class Rank:
         self.model.module.load_state_dict(held["model"])
         self.state.load_state_dict(held["state"])
         if self._digest() != held["digest"]:
-            self.line.say("wrong", (held["step"], "what is loaded is not what was saved"))
+            self.line.say(
+                "wrong", (held["step"], "what is loaded is not what was saved")
+            )
         step: int = held["step"]
         return step
 

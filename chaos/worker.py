@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from chaos.plan import Plan
 
@@ -57,7 +58,7 @@ def keep_store(
 ) -> None:
     """Keep the store until the connection ends."""
     enter(namespace)
-    _store = dist.TCPStore(address, port, None, True, wait_for_workers=False)
+    _store = TCPStore(address, port, None, is_master=True, wait_for_workers=False)
     Line(connection).wait()
     os._exit(0)
 
@@ -73,7 +74,7 @@ def live(connection: Connection, plan: Plan, place: Place) -> None:
     enter(place.namespace)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "eth0" if place.namespace else "lo"
-    store = dist.TCPStore(
+    store = TCPStore(
         place.address,
         place.port,
         None,
@@ -81,9 +82,7 @@ def live(connection: Connection, plan: Plan, place: Place) -> None:
         timedelta(seconds=STORE_SECONDS),
         wait_for_workers=False,
     )
-    dist.init_process_group(
-        "gloo", store=store, rank=place.rank, world_size=plan.ranks
-    )
+    dist.init_process_group("gloo", store=store, rank=place.rank, world_size=plan.ranks)
     from chaos.rank import Rank  # noqa: PLC0415 - plants may change what it imports
 
     rank = Rank(line, plan, place)
