@@ -14,10 +14,11 @@ Draw = np.random.Generator
 CODECS = [f"{i}+{v}" for i in catalog.INDEX_CODECS for v in catalog.VALUE_CODECS]
 # Methods whose choices depend on times: their bits differ from run to run.
 TIMED = ("auto",)
-QUICK, PATIENT = 3.0, 8.0  # seconds a call may take, where a fault outlasts them or not
+# Seconds a call may take, where a fault outlasts them or not. A busy machine stalls.
+QUICK, PATIENT = 8.0, 20.0
 
 # Faults after which training goes on, and those that end a life.
-PASSING = ("bad batch", "stop", "density", "disagreement", "save", "scale")
+PASSING = ("bad batch", "bad batch", "stop", "density", "disagreement", "save", "scale")
 PASSING_IN_A_LAB = ("cut", "slow host")
 ENDING = ("kill", "kill", "kill in a save", "long stop", "closed socket", "flipped bit")
 ENDING_IN_A_LAB = ("long cut",)
@@ -96,7 +97,7 @@ def draw(seed: int, number: int, *, lab: bool) -> Plan:
     ranks = int(generator.integers(2, 7))
     in_lab = bool(generator.random() < 1 / 3) and lab
     method, options = _method(generator, ranks)
-    sizes = tuple(int(10 ** generator.uniform(0, 3.6)) for _ in range(4))
+    sizes = tuple(int(10 ** generator.uniform(1, 3.6)) for _ in range(4))
     # A step or two of a process are needed to find the final units.
     steps = int(generator.integers(10, 17))
     passing = tuple(_passing(generator, ranks, steps, options, lab=in_lab))
@@ -115,7 +116,7 @@ def draw(seed: int, number: int, *, lab: bool) -> Plan:
         options=options,
         sizes=sizes,
         rows=rows,
-        bucket_mb=float(generator.choice([0.002, 0.01, 25])),
+        bucket_mb=float(generator.choice([0.001, 0.004, 25])),
         steps=steps,
         scales=_scales(passing, steps),
         timeout=QUICK if long else PATIENT,
@@ -166,7 +167,10 @@ def _passing(
         detail: Any = None
         if kind == "bad batch":
             value = float(generator.choice([np.inf, -np.inf, np.nan]))
-            detail = (int(generator.integers(5)), value, bool(generator.integers(2)))
+            # Most often in the first parameter: of the last bucket, when the others
+            # have been reduced.
+            place = int(generator.choice([0, 0, 0, 1, 2, 3, 4]))
+            detail = (place, value, bool(generator.integers(2)))
         if kind in ("density", "disagreement"):
             detail = options["density"] * float(generator.choice([0.5, 2.0, 4.0]))
         if kind == "scale":
@@ -189,7 +193,7 @@ def _endings(
             kind,
             int(step),
             tuple(sorted(int(rank) for rank in chosen)),
-            seconds=2 * QUICK + 4,
+            seconds=QUICK + 5,
             delay=float(generator.choice([0.0, generator.uniform(0, 0.03)])),
             detail=int(generator.integers(2**31)),
         )
