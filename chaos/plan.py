@@ -1,7 +1,7 @@
 """What happens in a round, all of it drawn from a seed and the number of the round."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,8 @@ class Plan:
     """A round: a model and options, and the faults of each of its lives.
 
     Every life but the last ends with a fault. The next one continues from the last save
-    that all ranks completed.
+    that all ranks completed. All lives have as many ranks: a restart with others would
+    draw a number for each life here, and load all files of the save in `Rank._restore`.
     """
 
     seed: int
@@ -62,9 +63,6 @@ class Plan:
     every: int  # steps between looks at the residual
     passing: tuple[Fault, ...] = ()
     endings: tuple[Fault | None, ...] = (None,)
-    # A restart with other ranks than before: one number for each life, when a state can
-    # be loaded into another number of ranks. Until then, all lives have `ranks`.
-    restarts: tuple[int, ...] = field(default=())
 
     @property
     def repeats(self) -> bool:
