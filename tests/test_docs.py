@@ -154,7 +154,9 @@ def test_what_pages_name_exists(page):
     folders = "src|tests|docs|benchmarks|experiments|examples|fuzz|chaos"
     for path in re.findall(rf"(?<![\w/.-])((?:{folders})/[\w./-]+[\w/](?!\w*<))", text):
         assert (ROOT / path).exists(), path
-    for module in re.findall(r"python -m (experiments[\w.]*|fuzz[\w.]*|chaos[\w.]*)", text):
+    for module in re.findall(
+        r"python -m (experiments[\w.]*|fuzz[\w.]*|chaos[\w.]*)", text
+    ):
         path = ROOT / module.replace(".", "/")
         assert path.exists() or path.with_suffix(".py").exists(), module
     if page.name != "CHANGELOG.md":

@@ -25,7 +25,7 @@ main()
 """
 
 
-def fuzz(tmp_path, source):
+def fuzz(tmp_path, source, seconds=40):
     (tmp_path / "planted.py").write_text(source)
     seeds = tmp_path / "seeds"
     seeds.mkdir()
@@ -33,7 +33,7 @@ def fuzz(tmp_path, source):
     packet = codec("varint+float32").encode(vector)
     (seeds / "varint").write_bytes(packet.body.numpy().tobytes())
     path = os.pathsep.join([str(tmp_path), *sys.path])
-    options = [str(seeds), "--seconds", "2", "--scratch", str(tmp_path)]
+    options = [str(seeds), "--seconds", str(seconds), "--scratch", str(tmp_path)]
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, *options],
         env={**Fuzzing(tmp_path, 0).environment, "PYTHONPATH": path},
@@ -52,7 +52,7 @@ def test_a_read_beyond_the_end_is_found(tmp_path):
 
 
 def test_what_is_right_passes(tmp_path):
-    done = fuzz(tmp_path, SOURCE)
+    done = fuzz(tmp_path, SOURCE, seconds=2)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
