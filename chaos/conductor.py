@@ -18,6 +18,7 @@ from typing import Any
 
 from chaos import wire
 from chaos.checks import Told, flips, problems
+from chaos.faults import ASKED
 from chaos.plan import Fault, Plan
 from chaos.worker import Place, keep_store, live
 from thinwire.tools.lab import Lab, commands
@@ -97,7 +98,7 @@ class Life:
         self.faults: list[str] = []
         self.flipped = False
         self.told = [Told() for _ in range(plan.ranks)]
-        self._later: list[tuple[float, Callable[[], None]]] = []
+        self._later: dict[tuple[str, int], tuple[float, Callable[[], None]]] = {}
         self._store: tuple[BaseProcess, Connection] | None = None
         address, port = (lab.record.address(0) if lab else "127.0.0.1"), _free_port()
         if plan.host is None:
@@ -181,27 +182,34 @@ class Life:
     def _hurt(self, rank: int, fault: Fault) -> None:
         if fault.kind != "flipped stream":
             self.faults.append(fault.kind)
-        end = time.monotonic() + fault.seconds
         lab, pid = self.lab, self._pids[rank]
         if "stop" in fault.kind and pid is not None:
-            self._later.append((end, lambda: os.kill(pid, signal.SIGCONT)))
+            self._undo_after(fault, rank, lambda: os.kill(pid, signal.SIGCONT))
         if self._wire is not None:
             # Hosts that are off the bridge stay off it; long frames need fast links.
             if fault.kind == "flipped stream":
                 self._wire[1].send(fault.detail)
         elif "cut" in fault.kind and lab is not None:
             lab.cut(rank)
-            self._later.append((end, lambda: lab.heal(rank)))
+            self._undo_after(fault, rank, lambda: lab.heal(rank))
         elif fault.kind == "slow host" and lab is not None:
             _shape(lab, rank, fault.detail)
-            self._later.append((end, lambda: _shape(lab, rank, FAST)))
+            self._undo_after(fault, rank, lambda: _shape(lab, rank, FAST))
+        if fault.kind in ASKED:
+            self._ranks[rank][1].send("done")
+
+    def _undo_after(self, fault: Fault, rank: int, undo: Callable[[], None]) -> None:
+        """Undo a fault after its time; of two that overlap, after the later one."""
+        key = fault.kind.removeprefix("long "), rank
+        end, _ = self._later.get(key, (0.0, undo))
+        self._later[key] = max(end, time.monotonic() + fault.seconds), undo
 
     def _do_what_is_due(self, now: float) -> None:
-        due = [action for when, action in self._later if when <= now]
-        self._later = [each for each in self._later if each[0] > now]
-        for action in due:
+        due = [key for key, (when, _) in self._later.items() if when <= now]
+        for key in due:
+            _, undo = self._later.pop(key)
             with suppress(ProcessLookupError):
-                action()
+                undo()
 
     def _say_who_hangs(self) -> None:
         for rank, told in enumerate(self.told):

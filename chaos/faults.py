@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import socket
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,9 @@ from chaos.worker import Line
 from thinwire.hooks.ddp import DDPState
 
 PACKET = b"TW"
-PAUSE = 0.3
+# The conductor's part takes longer than several steps: this rank waits for it.
+ASKED = ("cut", "long cut", "slow host", "flipped stream")
+AT_ONCE = ("kill in a save", *ASKED)
 
 
 class Hurt:
@@ -38,15 +39,12 @@ class Hurt:
             "kill in a save": self._kill,
             "stop": self._stop,
             "long stop": self._stop,
-            "cut": self._ask,
-            "long cut": self._ask,
-            "slow host": self._ask,
-            "flipped stream": self._ask_and_wait,
+            **dict.fromkeys(ASKED, self._ask),
             "closed socket": self._close_socket,
             "flipped bit": self._flip_bit,
         }
         act = action[fault.kind]
-        if fault.delay and fault.kind != "kill in a save":
+        if fault.delay and fault.kind not in AT_ONCE:
             timer = Timer(fault.delay, self._unless_late, [act, fault])
             timer.daemon = True
             timer.start()
@@ -67,11 +65,7 @@ class Hurt:
 
     def _ask(self, fault: Fault) -> None:
         self._line.say("hurt", fault)
-
-    def _ask_and_wait(self, fault: Fault) -> None:
-        """The steps are short: without this rank, none goes on meanwhile."""
-        self._ask(fault)
-        time.sleep(PAUSE)
+        self._line.wait()
 
     def _close_socket(self, fault: Fault) -> None:
         """Shut one of the connections to other ranks, as a reset would."""
