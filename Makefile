@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo docs test test-gpu test-report lint check laws fuzz bench bench-gpu format build clean
+.PHONY: demo docs test test-gpu test-report lint check laws fuzz chaos bench bench-gpu format build clean
 
 demo: $(READY)
 	$(BIN)/thinwire demo
@@ -39,10 +39,16 @@ check: lint test
 laws: $(READY)
 	$(BIN)/pytest -q tests/laws --laws -m "not gpu" -n 2 --dist worksteal
 
-# For how long, as in `make fuzz SECONDS=1200`; what it learns is kept in .fuzz.
+# For how long, as in `make fuzz SECONDS=1200 JOBS=2`; what it learns is kept in .fuzz.
 SECONDS ?= 60
+JOBS ?= 1
 fuzz: $(VENV)/.ready-to-fuzz
-	$(BIN)/python -m fuzz.decoders --seconds $(SECONDS)
+	$(BIN)/python -m fuzz.decoders --seconds $(SECONDS) --jobs $(JOBS)
+
+# Real training, hurt at random and checked, as in `make chaos SECONDS=1800`; with cuts
+# and slow hosts as root.
+chaos: $(READY)
+	$(BIN)/python -m chaos --seconds $(SECONDS)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/kernels.py

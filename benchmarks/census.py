@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-AREAS = ("library", "tools", "experiments", "tests", "benchmarks", "fuzz", "examples")
+AREAS = ("library", "tools", "experiments", "tests", "benchmarks", "fuzz", "chaos")
+AREAS += ("examples",)
 # Packages that were part of the library's folder before they moved.
 OLD_TOOLS = ("bench", "cli", "lab", "plan", "tools")
 OLD_EXPERIMENTS = ("train",)

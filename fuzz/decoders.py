@@ -1,23 +1,27 @@
 """Fuzz the decoders: any bytes must be refused or decode to a valid list.
 
-    make fuzz SECONDS=1200
+    make fuzz SECONDS=1200 JOBS=2
 
-A coverage-guided fuzzer (atheris) runs the reference decoders, starting from golden
-packets and a packet of every pair of codecs. The fast decoders must agree on each
-input. A separate process compares them again on the corpus that the fuzzer kept.
+Each job takes turns between two programs. `fuzz.target` is guided by the coverage of
+the reference decoders and keeps inputs that reach new code. `fuzz.mutations` damages
+the inputs kept so far, ten times as many a second. Both start from golden packets and a
+packet of every pair of codecs; in both, compiled decoders check bounds.
 """
 
 import argparse
+import json
+import os
 import re
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
-from itertools import product
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count, product
 from pathlib import Path
-from time import perf_counter
+from threading import Lock
+from time import monotonic
 
-from fuzz.verdicts import RESERVED, SETTINGS, both, codec_of, reaching
+from fuzz.verdicts import RESERVED, SETTINGS, codec_of
 from thinwire.catalog import INDEX_CODECS, VALUE_CODECS
 from thinwire.sparse import SparseVector
 
@@ -25,82 +29,117 @@ HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "tests" / "golden"
 LONGEST = 4096
 SLOWEST = 60  # seconds; a busy machine stalls
-# The fuzzer itself takes a kilobyte more with every execution: it is begun anew.
+# The guided fuzzer takes a kilobyte more with every execution: it is begun anew.
 ROUND = 240
+GUIDED = 0.1  # of a round
+# Seconds that a program may take beyond its time before it is taken to hang.
+LATE = 300
+EXECUTIONS = re.compile(r"^stat::number_of_executed_units:\s*(\d+)", re.MULTILINE)
 
 
 def main() -> None:
-    """Fuzz, replay, report; the exit status is 1 if anything was found."""
+    """Fuzz, report, add up; the exit status is 1 if anything was found."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
     parser.add_argument("--folder", type=Path, default=Path(".fuzz"))
     options = parser.parse_args()
-    options.folder = options.folder.resolve()
-    corpus = options.folder / "corpus"
-    seeds = options.folder / "seeds"
-    corpus.mkdir(parents=True, exist_ok=True)
-    _sow(seeds)
-    crashed = fuzz(options.folder, options.seconds)
-    disagreements = list(replay([*corpus.iterdir(), *seeds.iterdir()]))
-    print(f"{len(disagreements)} disagreements between reference and fast decoders")
-    for path, said in disagreements:
-        print(f"  {path}: {said}")
-    sys.exit(1 if crashed or disagreements else 0)
-
-
-def fuzz(folder: Path, seconds: int) -> bool:
-    """Run the fuzzer's process for so long; whether it found anything."""
-    start, executions, failed = perf_counter(), 0, False
-    while not failed and (left := seconds - int(perf_counter() - start)) > 0:
-        log = one_round(folder, min(left, ROUND))
-        found = re.search(r"stat::number_of_executed_units:\s*(\d+)", log)
-        executions += int(found[1]) if found else 0
-        failed = re.search(r"^Done \d+ runs", log, re.MULTILINE) is None
-    rate = executions / (perf_counter() - start)
+    folder = options.folder.resolve()
+    (folder / "corpus").mkdir(parents=True, exist_ok=True)
+    _sow(folder / "seeds")
+    fuzzing = Fuzzing(folder, monotonic() + options.seconds)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(fuzzing.run_job, range(options.jobs)))
     size = sum(1 for _ in (folder / "corpus").iterdir())
-    print(f"{executions:,} executions, {rate:,.0f} a second; ", end="")
-    print(f"{size} inputs in {folder}/corpus; the log is {folder}/log")
-    if failed:
-        print(f"FOUND something\n{log[-3000:]}")
-    return failed
+    print(f"{size} inputs kept in {folder}/corpus; logs are in {folder}")
+    sys.exit(1 if fuzzing.failed else 0)
 
 
-def one_round(folder: Path, seconds: int) -> str:
-    """Run one process of the fuzzer; returns its output."""
+class Fuzzing:
+    """Jobs that fuzz until a deadline, or until one of them finds something.
+
+    `executions.json` in the folder adds up what all runs with this folder have done.
+    """
+
+    def __init__(self, folder: Path, deadline: float) -> None:
+        self.folder, self.deadline = folder, deadline
+        self.failed = False
+        self._lock = Lock()
+        # Kernels that check bounds are kept apart from those that do not.
+        checks = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": f"{folder}/kernels"}
+        self.environment = {**os.environ, **checks}
+
+    def run_job(self, job: int) -> None:
+        """Run rounds of both programs."""
+        seed = self._total()["mutated"] * 64 + job
+        for number in count():
+            left = self.deadline - monotonic()
+            if left <= 1 or self.failed:
+                return
+            seconds = min(left, ROUND)
+            self._run("guided", job, _guided(self.folder, seconds * GUIDED))
+            mutating = _mutating(self.folder, seconds * (1 - GUIDED), seed + number)
+            if not self.failed:
+                self._run("mutated", job, mutating)
+
+    def _run(self, name: str, job: int, command: list[str]) -> None:
+        log = self.folder / f"{name}-{job}.log"
+        start = monotonic()
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                stdout=output,
+                stderr=output,
+                cwd=HERE.parent,
+                env=self.environment,
+            )
+            try:
+                code: int | str = process.wait(max(self.deadline - start, 0) + LATE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                code = "none: it hangs"
+        said = log.read_text(errors="replace")
+        with self._lock:
+            self._add(name, said, monotonic() - start)
+            if code != 0:
+                self.failed = True
+                print(f"FOUND something: exit status {code}; {log}\n{said[-3000:]}")
+
+    def _add(self, name: str, said: str, seconds: float) -> None:
+        found = EXECUTIONS.search(said)
+        done = int(found[1]) if found else 0
+        total = self._total()
+        total[name] += done
+        path = self.folder / "executions.json"
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps(total))
+        fresh.replace(path)
+        rate = f"{done:,} executions ({name}), {done / seconds:,.0f} a second"
+        print(f"{rate}; {sum(total.values()):,} in all runs", flush=True)
+
+    def _total(self) -> dict[str, int]:
+        path = self.folder / "executions.json"
+        known = json.loads(path.read_text()) if path.exists() else {}
+        return {name: known.get(name, 0) for name in ("guided", "mutated")}
+
+
+def _guided(folder: Path, seconds: float) -> list[str]:
     given = {
-        "max_total_time": seconds,
+        "max_total_time": max(int(seconds), 1),
         "max_len": LONGEST,
         "timeout": SLOWEST,
         "artifact_prefix": f"{folder}/",
         "print_final_stats": 1,
         "use_value_profile": 1,
     }
-    command = [sys.executable, "-m", "fuzz.target"]
-    command += [f"-{name}={value}" for name, value in given.items()]
-    command += [str(folder / "corpus"), str(folder / "seeds")]
-    log = folder / "log"
-    with log.open("w") as output:
-        subprocess.run(
-            command, check=False, stdout=output, stderr=output, cwd=HERE.parent
-        )
-    return log.read_text(errors="replace")
+    options = [f"-{name}={value}" for name, value in given.items()]
+    return ["fuzz.target", *options, str(folder / "corpus"), str(folder / "seeds")]
 
 
-def replay(paths: list[Path]) -> Iterator[tuple[Path, str]]:
-    """Those inputs that reference and fast decoders do not agree on."""
-    start, lists = perf_counter(), 0
-    for path in paths:
-        try:
-            fast, plain = both(reaching(path.read_bytes()))
-        except Exception as error:  # whatever it is, it was found
-            yield path, repr(error)
-            continue
-        lists += plain is not None
-        if fast != plain:
-            verdicts = ("a list" if v else "refused" for v in (fast, plain))
-            yield path, "fast: {}, reference: {}".format(*verdicts)
-    seconds = perf_counter() - start
-    print(f"{len(paths)} inputs replayed in {seconds:.0f} s; {lists} of them are lists")
+def _mutating(folder: Path, seconds: float, seed: int) -> list[str]:
+    given = ["--seconds", f"{seconds:.0f}", "--seed", str(seed), "--scratch"]
+    folders = [str(folder / "corpus"), str(folder / "seeds")]
+    return ["fuzz.mutations", *folders, *given, str(folder)]
 
 
 def _sow(folder: Path) -> None:

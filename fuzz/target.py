@@ -4,16 +4,15 @@ The fast decoders get the same bytes and must agree. Takes libFuzzer's options;
 `fuzz/decoders.py` starts it.
 """
 
-import resource
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import atheris
 
 with atheris.instrument_imports(include=["thinwire"]):
     import torch
 
+    from fuzz.limits import limit_memory
     from fuzz.verdicts import both, reaching, tensor_of
     from thinwire.errors import WireError
     from thinwire.kernels.dispatch import preload
@@ -21,9 +20,6 @@ with atheris.instrument_imports(include=["thinwire"]):
 
 # Compiled kernels must be loaded before Python code is instrumented.
 preload("cpu")
-
-# The most memory that a packet of a few kilobytes may take.
-_MOST_MEMORY = 2**30
 
 
 def decode(data: bytes) -> None:
@@ -38,9 +34,7 @@ def decode(data: bytes) -> None:
 def main() -> None:
     """Fuzz until libFuzzer ends the process."""
     torch.set_num_threads(1)
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + _MOST_MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    limit_memory()
     atheris.Setup(sys.argv, decode)
     atheris.Fuzz()
 

@@ -151,10 +151,12 @@ def test_links_lead_somewhere(page):
 def test_what_pages_name_exists(page):
     """Paths of files, and modules of ours, wherever they are written."""
     text = re.sub(r"\]\([^)]*\)|^\[\S+\]: .*$", "", page.read_text(), flags=re.M)
-    folders = "src|tests|docs|benchmarks|experiments|examples|fuzz"
+    folders = "src|tests|docs|benchmarks|experiments|examples|fuzz|chaos"
     for path in re.findall(rf"(?<![\w/.-])((?:{folders})/[\w./-]+[\w/](?!\w*<))", text):
         assert (ROOT / path).exists(), path
-    for module in re.findall(r"python -m (experiments[\w.]*|fuzz[\w.]*)", text):
+    for module in re.findall(
+        r"python -m (experiments[\w.]*|fuzz[\w.]*|chaos[\w.]*)", text
+    ):
         path = ROOT / module.replace(".", "/")
         assert path.exists() or path.with_suffix(".py").exists(), module
     if page.name != "CHANGELOG.md":

@@ -16,10 +16,10 @@ pytestmark = pytest.mark.processes
 SECONDS = 3.0
 
 
-def lose_a_peer(group, method, scope, how):
+def lose_a_peer(group, method, scope, how, kind="plain", sparse="gather"):
     """Rank 1 is lost at step 3; the errors of the others, then and afterwards."""
-    model = wrap()
-    state = thinwire.attach(model, method, scope=scope, timeout=SECONDS)
+    model = wrap(kind)
+    state = thinwire.attach(model, method, scope=scope, sparse=sparse, timeout=SECONDS)
     optimizer = optimizer_of(model)
     errors = []
     for step in range(5):
@@ -53,7 +53,25 @@ def test_survivors_get_errors_that_name_the_lost_rank(method, scope, how):
     outcomes = fresh(
         3, lose_a_peer, method, scope, how, lost=[1], group_timeout=3 * SECONDS
     )
-    for rank in (0, 2):
+    check_survivors(outcomes)
+
+
+@pytest.mark.parametrize(("kind", "sparse"), [("words", "gather"), ("rows", "union")])
+def test_a_lost_rank_is_named_with_sparse_embeddings(kind, sparse):
+    given = ("topk", "bucket", signal.SIGKILL, kind, sparse)
+    outcomes = fresh(3, lose_a_peer, *given, lost=[1], group_timeout=3 * SECONDS)
+    check_survivors(outcomes)
+
+
+def test_seven_survivors_name_the_lost_rank():
+    given = ("spardl", "bucket", signal.SIGKILL)
+    outcomes = fresh(8, lose_a_peer, *given, lost=[1], group_timeout=3 * SECONDS)
+    check_survivors(outcomes)
+
+
+def check_survivors(outcomes):
+    assert len(outcomes) > 2
+    for rank in set(range(len(outcomes))) - {1}:
         assert outcomes[rank].error is None, outcomes[rank].error
         first, second, third = outcomes[rank].result
         kind, ranks, message, seconds = first

@@ -1,0 +1,1 @@
+"""Faults on purpose: real processes train, are hurt at random, and are checked."""
