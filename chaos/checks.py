@@ -50,10 +50,8 @@ Ranks = Sequence[Told]
 HARMLESS = ("closed socket", "flipped stream")
 
 
-def problems(
-    plan: Plan, life: int, ranks: Ranks, before: Mapping[int, str]
-) -> Iterator[str]:
-    """All that is wrong with a life; `before` are the weights in earlier lives."""
+def problems(plan: Plan, life: int, ranks: Ranks) -> Iterator[str]:
+    """All that is wrong with a life by itself."""
     for number, told in enumerate(ranks):
         yield from (f"rank {number}, step {s}: {e}" for s, e in told.all("crash"))
         yield from (f"rank {number}, step {s}: {w}" for s, w in told.all("wrong"))
@@ -61,7 +59,7 @@ def problems(
             if leaked > 0:
                 yield f"rank {number} has {leaked} more files open than before"
     yield from _endings(plan.endings[life], plan, ranks)
-    yield from _weights(plan, ranks, before)
+    yield from _weights(ranks)
     yield from _sums(plan, ranks)
 
 
@@ -104,8 +102,10 @@ def _error(
         return
     if error["seconds"] > plan.timeout + LATEST:
         yield f"an error after {error['seconds']:.1f} s: {shown}"
-    # An AgreementError says that nothing was done, which is so on this rank.
-    if not error["refused"] and error["type"] != "AgreementError":
+    # An AgreementError says that nothing was done, which is so on this rank. A save
+    # that fails changes nothing.
+    harmless = error["saving"] or error["type"] == "AgreementError"
+    if not error["refused"] and not harmless:
         yield f"the state can still be saved after {shown}"
     if ending.kind == "flipped bit" and victim and error["type"] != "WireError":
         yield f"a damaged packet, and then {shown}"
@@ -119,8 +119,8 @@ def _names(error: Mapping[str, Any], ending: Fault) -> bool:
     return error["type"] == "PeerError" and bool(ranks) and ranks <= set(ending.ranks)
 
 
-def _weights(plan: Plan, ranks: Ranks, before: Mapping[int, str]) -> Iterator[str]:
-    """All ranks have the same weights after a step, and the same as in another life."""
+def _weights(ranks: Ranks) -> Iterator[str]:
+    """All ranks have the same weights after a step."""
     seen: dict[int, set[str]] = defaultdict(set)
     for told in ranks:
         for step, weights in told.steps.items():
@@ -128,8 +128,6 @@ def _weights(plan: Plan, ranks: Ranks, before: Mapping[int, str]) -> Iterator[st
     for step, found in sorted(seen.items()):
         if len(found) > 1:
             yield f"the weights differ between ranks after step {step}"
-        elif plan.repeats and before.get(step, *found) not in found:
-            yield f"step {step} has other weights than in an earlier life"
 
 
 def _sums(plan: Plan, ranks: Ranks) -> Iterator[str]:

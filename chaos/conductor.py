@@ -20,6 +20,7 @@ from chaos import wire
 from chaos.checks import Told, flips, problems
 from chaos.faults import ASKED
 from chaos.plan import Fault, Plan
+from chaos.restarts import Past
 from chaos.worker import Place, keep_store, live
 from thinwire.tools.lab import Lab, commands
 from thinwire.tools.lab.shaping import Shape
@@ -50,26 +51,26 @@ def run(plan: Plan, plant: str | None = None) -> Outcome:
     """Run a round; a finding keeps its logs and ends it."""
     outcome = Outcome()
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
-    weights: dict[int, str] = {}
+    past = Past(plan)
     forkserver.ensure_running()  # it keeps files of its own open
     resource_tracker.ensure_running()
     files = _open_files()
-    for number in range(len(plan.endings)):
+    for number, ranks in enumerate(plan.ranks):
         with ExitStack() as stack:
-            lab = stack.enter_context(Lab(plan.ranks, "1gbit")) if plan.lab else None
+            lab = stack.enter_context(Lab(ranks, "1gbit")) if plan.lab else None
             life = Life(plan, number, folder, lab=lab, plant=plant)
             try:
                 life.watch()
             finally:
                 life.end()
-        outcome.wrong += [*life.wrong, *problems(plan, number, life.told, weights)]
-        outcome.wrong += life.left_behind()
+        outcome.wrong += [*life.wrong, *problems(plan, number, life.told)]
+        outcome.wrong += [*past.problems(number, life.told), *life.left_behind()]
         outcome.faults += life.faults
         outcome.faults += flips(life.told) if life.flipped else []
-        weights.update(life.told[0].steps)
         outcome.steps += max(len(told.steps) for told in life.told)
         if outcome.wrong:
             break
+    outcome.faults += past.restarts
     if _open_files() > files:
         outcome.wrong.append(
             f"{_open_files() - files} files of the conductor stay open"
@@ -94,10 +95,11 @@ class Life:
         plant: str | None = None,
     ) -> None:
         self.plan, self.lab = plan, lab
+        ranks = plan.ranks[number]
         self.wrong: list[str] = []
         self.faults: list[str] = []
         self.flipped = False
-        self.told = [Told() for _ in range(plan.ranks)]
+        self.told = [Told() for _ in range(ranks)]
         self._later: dict[tuple[str, int], tuple[float, Callable[[], None]]] = {}
         self._store: tuple[BaseProcess, Connection] | None = None
         address, port = (lab.record.address(0) if lab else "127.0.0.1"), _free_port()
@@ -108,10 +110,10 @@ class Life:
         ending = plan.endings[number]
         if lab is not None and ending is not None and ending.kind == "flipped stream":
             wire.prepare(lab)
-            where = lab.record.switch, plan.ranks, port
+            where = lab.record.switch, ranks, port
             self._wire = _start(wire.carry, *where)
         self._ranks = []
-        for rank in range(plan.ranks):
+        for rank in range(ranks):
             space = lab.record.namespace(rank) if lab else None
             place = Place(rank, number, address, port, folder, space, plant)
             self._ranks.append(_start(live, plan, place))

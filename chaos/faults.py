@@ -12,6 +12,7 @@ from typing import Any
 
 from chaos.plan import Fault
 from chaos.worker import Line
+from thinwire.hooks import saving
 from thinwire.hooks.ddp import DDPState
 
 PACKET = b"TW"
@@ -36,7 +37,7 @@ class Hurt:
         """Begin a fault, now or in a moment."""
         action: dict[str, Callable[[Fault], None]] = {
             "kill": self._kill,
-            "kill in a save": self._kill,
+            "kill in a save": self._kill_in_a_save,
             "stop": self._stop,
             "long stop": self._stop,
             **dict.fromkeys(ASKED, self._ask),
@@ -58,6 +59,26 @@ class Hurt:
     def _kill(self, fault: Fault) -> None:
         del fault
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def _kill_in_a_save(self, fault: Fault) -> None:
+        """Be killed before a write or an fsync of the next save, rank 0 has more."""
+        drawn = random.Random(fault.detail)
+        syncs = 6 if fault.ranks == (0,) else 2  # as many as rank 0 and others have
+        places: list[tuple[Any, str, int]] = [
+            (saving._Counted, "write", 40),  # noqa: SLF001 - on purpose
+            (os, "fsync", syncs),
+        ]
+        owner, name, most = drawn.choice(places)
+        left, action = drawn.randrange(most), getattr(owner, name)
+
+        def act_or_die(*given: Any) -> Any:
+            nonlocal left
+            if not left:
+                self._kill(fault)
+            left -= 1
+            return action(*given)
+
+        setattr(owner, name, act_or_die)
 
     def _stop(self, fault: Fault) -> None:
         self._line.say("hurt", fault)

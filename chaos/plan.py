@@ -7,18 +7,21 @@ from typing import Any
 import numpy as np
 
 from thinwire import catalog
+from thinwire.collectives import Collective
 from thinwire.errors import ConfigError
 
 Draw = np.random.Generator
 
 CODECS = [f"{i}+{v}" for i in catalog.INDEX_CODECS for v in catalog.VALUE_CODECS]
+RANKS = range(2, 7)
 # Methods whose choices depend on times: their bits differ from run to run.
 TIMED = ("auto",)
 # Seconds a call may take, where a fault outlasts them or not. A busy machine stalls.
 QUICK, PATIENT = 8.0, 20.0
 
 # Faults after which training goes on, and those that end a life.
-PASSING = ("bad batch", "bad batch", "stop", "density", "disagreement", "save", "scale")
+PASSING = ["bad batch", "stop", "density", "disagreement", "save", "scale"]
+PASSING += ["bad batch", "save"]  # twice as often
 PASSING_IN_A_LAB = ("cut", "slow host")
 ENDING = ("kill", "kill", "kill in a save", "long stop", "closed socket", "flipped bit")
 ENDING_IN_A_LAB = ("long cut",)
@@ -40,16 +43,16 @@ class Fault:
 
 @dataclass(frozen=True)
 class Plan:
-    """A round: a model and options, and the faults of each of its lives.
+    """A round: a model and options, and the ranks and faults of each of its lives.
 
     Every life but the last ends with a fault. The next one continues from the last save
-    that all ranks completed. All lives have as many ranks: a restart with others would
-    draw a number for each life here, and load all files of the save in `Rank._restore`.
+    that all ranks completed, and may have another number of ranks. Passing faults are
+    those of every life, on ranks that all lives have.
     """
 
     seed: int
     number: int
-    ranks: int
+    ranks: tuple[int, ...]  # how many, in each life
     method: str
     options: dict[str, Any]
     sizes: tuple[int, ...]
@@ -73,18 +76,13 @@ class Plan:
         """The passing faults of a step."""
         return (f for f in self.passing if f.step == step and f.kind in kinds)
 
-    def density(self, step: int) -> float:
-        """The density that has been set by this step."""
-        changes = [f for f in self.passing if f.kind == "density" and f.step <= step]
-        last: float = changes[-1].detail if changes else self.options["density"]
-        return last
-
     def __str__(self) -> str:
         known = ", ".join(f"{k}={v}" for k, v in self.options.items())
         where = "lab" if self.lab else "loopback"
+        ranks = ", then ".join(str(each) for each in self.ranks)
         endings = ", ".join(f"{f.kind} at {f.step}" for f in self.endings if f)
         return (
-            f"{self.method}({known}) on {self.ranks} ranks, {where}; "
+            f"{self.method}({known}) on {ranks} ranks, {where}; "
             f"{len(self.passing)} passing faults; {endings or 'no ending'}"
         )
 
@@ -92,18 +90,23 @@ class Plan:
 def draw(seed: int, number: int, *, lab: bool) -> Plan:
     """The plan of a round; `lab` says whether a lab can be built."""
     generator = np.random.default_rng([seed, number])
-    ranks = int(generator.integers(2, 7))
     in_lab = bool(generator.random() < 1 / 3) and lab
-    method, options = _method(generator, ranks)
+    method, options, accepted = _method(generator)
+    ranks = tuple(_ranks(generator, accepted, int(generator.choice([1, 2, 2, 3]))))
     sizes = tuple(int(10 ** generator.uniform(1, 3.6)) for _ in range(4))
     # A step or two of a process are needed to find the final units.
     steps = int(generator.integers(10, 17))
-    passing = tuple(_passing(generator, ranks, steps, options, lab=in_lab))
+    passing = tuple(_passing(generator, min(ranks), steps, options, lab=in_lab))
     rows = int(generator.choice([0, 0, 40]))
     kinds = [*ENDING, *(ENDING_IN_A_LAB * 3 if in_lab else ())]
     if in_lab and method in SUMMED and "warmup" not in options and not rows:
         kinds += ["flipped stream"] * len(kinds)
     endings = tuple(_endings(generator, ranks, steps, kinds))
+    # The messages by which ranks agree on a save have no checksum.
+    flips = [fault.step for fault in endings if fault.kind == "flipped stream"]
+    passing = tuple(
+        f for f in passing if f.kind != "save" or f.step <= min(flips, default=steps)
+    )
     long = any(fault.kind != "kill" for fault in endings)
     momentum = options["feedback"] == "momentum"
     return Plan(
@@ -126,8 +129,8 @@ def draw(seed: int, number: int, *, lab: bool) -> Plan:
     )
 
 
-def _method(generator: Draw, ranks: int) -> tuple[str, dict[str, Any]]:
-    """A method and options that fit each other and the number of ranks."""
+def _method(generator: Draw) -> tuple[str, dict[str, Any], list[int]]:
+    """A method, options that fit it, and the numbers of ranks that they fit."""
     while True:
         method = str(generator.choice(list(catalog.METHODS)))
         options: dict[str, Any] = {
@@ -144,14 +147,35 @@ def _method(generator: Draw, ranks: int) -> tuple[str, dict[str, Any]]:
             options["warmup"] = warmup
         try:
             made = catalog.reducer(method, **options)
-            made.collective.check(ranks)
         except ConfigError:
+            continue
+        accepted = [ranks for ranks in RANKS if _accepts(made.collective, ranks)]
+        if not accepted:
             continue
         options["scope"] = str(generator.choice(["bucket", "model"]))
         options["sparse"] = str(generator.choice(list(catalog.SPARSE)))
         if generator.random() < 1 / 5:
             options["clip"] = 50.0
-        return method, options
+        return method, options, accepted
+
+
+def _accepts(collective: Collective, ranks: int) -> bool:
+    try:
+        collective.check(ranks)
+    except ConfigError:
+        return False
+    return True
+
+
+def _ranks(generator: Draw, accepted: Sequence[int], lives: int) -> Iterator[int]:
+    """How many ranks each life has: half of those after the first have others."""
+    ranks = int(generator.choice(accepted))
+    yield ranks
+    for _ in range(1, lives):
+        others = [each for each in accepted if each != ranks]
+        if others and generator.random() < 1 / 2:
+            ranks = int(generator.choice(others))
+        yield ranks
 
 
 def _passing(
@@ -179,14 +203,14 @@ def _passing(
 
 
 def _endings(
-    generator: Draw, ranks: int, steps: int, kinds: Sequence[str]
+    generator: Draw, ranks: Sequence[int], steps: int, kinds: Sequence[str]
 ) -> Iterator[Fault]:
-    """What ends the first lives: later and later, and with steps left to notice it."""
-    count = int(generator.choice([0, 1, 1, 2]))
-    for step in sorted(generator.integers(1, steps - 2, count)):
+    """What ends all lives but the last: later and later, with steps to notice it."""
+    ends = sorted(generator.integers(1, steps - 2, len(ranks) - 1))
+    for step, size in zip(ends, ranks, strict=False):
         kind = str(generator.choice(kinds))
-        hurt = 1 if kind != "kill" else int(generator.integers(1, ranks))
-        chosen = generator.choice(ranks, hurt, replace=False)
+        hurt = 1 if kind != "kill" else int(generator.integers(1, size))
+        chosen = generator.choice(size, hurt, replace=False)
         yield Fault(
             kind,
             int(step),

@@ -10,6 +10,7 @@ import torch
 from thinwire.accumulator import Accumulator
 from thinwire.errors import PeerError
 from thinwire.groups import torch as groups
+from thinwire.hooks import saved_state
 from thinwire.reducers import Pipeline
 
 STEP = 4
@@ -31,6 +32,12 @@ def drop() -> None:
 def trace() -> None:
     """Do not undo what was reduced before a bucket that is not finite."""
     Pipeline.undo_ = lambda self, state: None  # type: ignore[method-assign]
+
+
+def lose() -> None:
+    """Load what was saved by all ranks but the last of those that this one takes."""
+    sources, replaced = saved_state.sources_of, vars(saved_state)
+    replaced["sources_of"] = lambda *place: sources(*place)[:-1]
 
 
 def unnamed() -> None:
@@ -74,6 +81,7 @@ def forget(model: torch.nn.Module, step: int) -> None:
 AT_START: dict[str, Callable[[], None]] = {
     "drop": drop,
     "trace": trace,
+    "lose": lose,
     "unnamed": unnamed,
     "untyped": untyped,
 }

@@ -5,6 +5,8 @@ import os
 import time
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import thinwire
-from chaos import plants, saves
+from chaos import plants
 from chaos.faults import Hurt
 from chaos.model import WIDTH, Batch, Given
 from chaos.plan import Plan
@@ -46,6 +48,8 @@ class Rank:
 
     def __init__(self, line: Line, plan: Plan, place: Place) -> None:
         self.line, self.plan, self.place = line, plan, place
+        self.size = plan.ranks[place.life]
+        self.saving = False
         if place.plant in plants.AT_START and place.rank == 0:
             plants.AT_START[place.plant]()
         self.scale = Scale(plan)
@@ -107,10 +111,13 @@ class Rank:
         # calls and with a timeout of its own.
         if ending is None or max(ending.step, self.first + 2) != step:
             return
-        if ending.kind == "kill in a save":
-            self._save(step, cut=self.place.rank in ending.ranks)
-        elif self.place.rank in ending.ranks:
+        here = self.place.rank in ending.ranks
+        if here:
             self.hurt.suffer(ending)
+        if ending.kind == "kill in a save":
+            self._save(step)
+            if here:  # it has got to the end of the save
+                self.hurt.suffer(replace(ending, kind="kill", delay=0.0))
 
     def _step(self, step: int) -> None:
         plan = self.plan
@@ -175,16 +182,15 @@ class Rank:
         count = len(self.plan.sizes)
         got = torch.cat([g.double() for g in gradients[:count]]).numpy()
         self.given += given
-        self.got += self.plan.ranks * got
+        self.got += self.size * got
         self.table_given += table
         if self.plan.rows:
-            self.table_got += self.plan.ranks * gradients[count].double().numpy()
+            self.table_got += self.size * gradients[count].double().numpy()
 
     def _report(self, step: int) -> None:
         """Say what the weights are and, at every so many steps, what is remembered."""
         plan = self.plan
-        weights = _hash([p.detach() for p in self.model.parameters()])
-        self.line.say("step", (step, weights))
+        self.line.say("step", (step, self._weights()))
         if (step + 1) % plan.every and step + 1 < plan.steps:
             return
         after = self._look()
@@ -225,7 +231,7 @@ class Rank:
 
     def _entries(self) -> Mapping[str, Any]:
         saved = self.state.state_dict()
-        key = f"rank {self.place.rank} of {self.plan.ranks}"
+        key = f"rank {self.place.rank} of {self.size}"
         entries: Mapping[str, Any] = saved[key]
         return entries
 
@@ -234,31 +240,41 @@ class Rank:
         entries = self._entries()
         return _hash([entries[key] for key in sorted(entries) if key != but])
 
-    def _save(self, step: int, *, cut: bool = False) -> None:
-        held = {
+    def _save(self, step: int) -> None:
+        """Save on all ranks, and say what this one holds."""
+        self.line.say("save", {"step": step, **self._held()})
+        self.saving = True
+        also = {
             "model": self.model.module.state_dict(),
-            "state": self.state.state_dict(),
-            "digest": self._digest(),
+            "life": self.place.life,
             "step": step,
         }
-        saves.write(self.place.folder, step, self.place.rank, held, cut=cut)
-        if cut:
-            self.hurt.suffer(self.plan.endings[self.place.life])  # type: ignore[arg-type]
+        self.state.save(self._folder, also)
+        self.saving = False
+        self.line.say("saved", step)
 
     def _restore(self) -> int:
-        """Load the last save of all ranks; return the step to go on with."""
-        save = saves.last_complete(self.place.folder, self.plan.ranks)
-        if save is None:
+        """Load the last complete save; return the step to go on with."""
+        saved = self.state.load(self._folder, required=False)
+        if saved is None:
+            self.line.say("load", {"save": None})
             return 0
-        held = saves.read(save, self.place.rank)
-        self.model.module.load_state_dict(held["model"])
-        self.state.load_state_dict(held["state"])
-        if self._digest() != held["digest"]:
-            self.line.say(
-                "wrong", (held["step"], "what is loaded is not what was saved")
-            )
-        step: int = held["step"]
+        self.model.module.load_state_dict(saved["model"])
+        life, step = int(saved["life"]), int(saved["step"])
+        self.line.say("load", {"save": (life, step), **self._held()})
         return step
+
+    @property
+    def _folder(self) -> Path:
+        return self.place.folder / "saved"
+
+    def _held(self) -> dict[str, Any]:
+        """What must come through a save: of this rank, and the weights of all."""
+        digest, weights = self._digest(), self._weights()
+        return {"digest": digest, "weights": weights, **self._look()}
+
+    def _weights(self) -> str:
+        return _hash([p.detach() for p in self.model.parameters()])
 
     def _say_error(self, step: int, error: ThinwireError, seconds: float) -> None:
         """Say which error it was, and whether the state refuses to be used after it."""
@@ -274,6 +290,7 @@ class Rank:
             "message": str(error),
             "seconds": seconds,
             "refused": refused,
+            "saving": self.saving,
         }
         self.line.say("error", said)
 

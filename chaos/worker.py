@@ -82,7 +82,8 @@ def live(connection: Connection, plan: Plan, place: Place) -> None:
         timedelta(seconds=STORE_SECONDS),
         wait_for_workers=False,
     )
-    dist.init_process_group("gloo", store=store, rank=place.rank, world_size=plan.ranks)
+    size = plan.ranks[place.life]
+    dist.init_process_group("gloo", store=store, rank=place.rank, world_size=size)
     from chaos.rank import Rank  # noqa: PLC0415 - plants may change what it imports
 
     rank = Rank(line, plan, place)

@@ -13,7 +13,7 @@ BAD = Fault("bad batch", 4, (1,), detail=(0, float("inf"), True))
 PLAIN = Plan(
     seed=1,
     number=0,
-    ranks=2,
+    ranks=(2,),
     method="topk",
     options={
         "density": 0.05,
@@ -33,7 +33,10 @@ PLAIN = Plan(
     every=1,
     passing=(BAD,),
 )
-KILLED = replace(PLAIN, endings=(Fault("kill", 3, (1,)), None))
+KILLED = replace(PLAIN, ranks=(2, 2), endings=(Fault("kill", 3, (1,)), None))
+# Complete saves in step 2 and, for two of three lives, one in step 5 that is not.
+IN_A_SAVE = Fault("kill in a save", 5, (1,), detail=0)
+RESTARTED = replace(PLAIN, ranks=(2, 2, 3), steps=9, scales=(4.0,) * 9)
 
 
 @pytest.mark.parametrize("plan", [PLAIN, KILLED], ids=["bad", "killed"])
