@@ -20,8 +20,7 @@ TIMED = ("auto",)
 QUICK, PATIENT = 8.0, 20.0
 
 # Faults after which training goes on, and those that end a life.
-PASSING = ["bad batch", "stop", "density", "disagreement", "save", "scale"]
-PASSING += ["bad batch", "save"]  # twice as often
+PASSING = ("bad batch", "bad batch", "stop", "density", "disagreement", "save", "scale")
 PASSING_IN_A_LAB = ("cut", "slow host")
 ENDING = ("kill", "kill", "kill in a save", "long stop", "closed socket", "flipped bit")
 ENDING_IN_A_LAB = ("long cut",)
@@ -96,17 +95,17 @@ def draw(seed: int, number: int, *, lab: bool) -> Plan:
     sizes = tuple(int(10 ** generator.uniform(1, 3.6)) for _ in range(4))
     # A step or two of a process are needed to find the final units.
     steps = int(generator.integers(10, 17))
-    passing = tuple(_passing(generator, min(ranks), steps, options, lab=in_lab))
     rows = int(generator.choice([0, 0, 40]))
     kinds = [*ENDING, *(ENDING_IN_A_LAB * 3 if in_lab else ())]
     if in_lab and method in SUMMED and "warmup" not in options and not rows:
         kinds += ["flipped stream"] * len(kinds)
     endings = tuple(_endings(generator, ranks, steps, kinds))
+    passing = [*_passing(generator, min(ranks), steps, options, lab=in_lab)]
+    passing += _saves(generator, endings)
     # The messages by which ranks agree on a save have no checksum.
     flips = [fault.step for fault in endings if fault.kind == "flipped stream"]
-    passing = tuple(
-        f for f in passing if f.kind != "save" or f.step <= min(flips, default=steps)
-    )
+    last_save = min(flips, default=steps)
+    passing = [f for f in passing if f.kind != "save" or f.step <= last_save]
     long = any(fault.kind != "kill" for fault in endings)
     momentum = options["feedback"] == "momentum"
     return Plan(
@@ -124,7 +123,7 @@ def draw(seed: int, number: int, *, lab: bool) -> Plan:
         lab=in_lab,
         host=0 if generator.random() < 1 / 4 else None,
         every=1 if momentum else int(generator.choice([1, 1, 4])),
-        passing=passing,
+        passing=tuple(passing),
         endings=(*endings, None),
     )
 
@@ -219,6 +218,14 @@ def _endings(
             delay=float(generator.choice([0.0, generator.uniform(0, 0.03)])),
             detail=int(generator.integers(2**31)),
         )
+
+
+def _saves(generator: Draw, endings: Sequence[Fault]) -> Iterator[Fault]:
+    """Before most endings a save, which the next life may go on from."""
+    for ending in endings:
+        step = int(generator.integers(1, ending.step + 1))
+        if generator.random() < 3 / 4:
+            yield Fault("save", step)
 
 
 def _scales(passing: Sequence[Fault], steps: int) -> tuple[float, ...]:
