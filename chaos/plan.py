@@ -221,9 +221,13 @@ def _endings(
 
 
 def _saves(generator: Draw, endings: Sequence[Fault]) -> Iterator[Fault]:
-    """Before most endings a save, which the next life may go on from."""
+    """Before most endings a save, which the next life may go on from.
+
+    Not before step 2: units are not final then, and a later life would make them so in
+    a step that may be a bad one.
+    """
     for ending in endings:
-        step = int(generator.integers(1, ending.step + 1))
+        step = int(generator.integers(2, max(ending.step, 2) + 1))
         if generator.random() < 3 / 4:
             yield Fault("save", step)
 
