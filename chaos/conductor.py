@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import socket
@@ -99,6 +100,7 @@ class Life:
         self.wrong: list[str] = []
         self.faults: list[str] = []
         self.flipped = False
+        self._shared = set(_shared_memory())
         self.told = [Told() for _ in range(ranks)]
         self._later: dict[tuple[str, int], tuple[float, Callable[[], None]]] = {}
         self._store: tuple[BaseProcess, Connection] | None = None
@@ -158,13 +160,12 @@ class Life:
 
     def left_behind(self) -> list[str]:
         """Processes and shared memory of this life that are still there."""
-        left = [f"process {pid}" for pid in self._pids if Path(f"/proc/{pid}").exists()]
-        shared = os.listdir("/dev/shm")  # noqa: PTH208 - names
-        left += [
-            f"/dev/shm/{name}"
-            for name in shared
-            if any(str(pid) in name for pid in self._pids)
-        ]
+        pids = {str(pid) for pid in self._pids}
+        left = [f"process {pid}" for pid in pids if Path("/proc", pid).exists()]
+        for shared in set(_shared_memory()) - self._shared:
+            if pids & set(re.findall(r"\d+", shared.name)):
+                left.append(str(shared))
+                shared.unlink(missing_ok=True)  # not to be found again
         return [f"{each} is left behind" for each in left]
 
     def _hear(self, rank: int, connection: Connection) -> bool:
@@ -247,6 +248,10 @@ def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
+
+
+def _shared_memory() -> list[Path]:
+    return list(Path("/dev/shm").glob("*"))
 
 
 def _open_files() -> int:

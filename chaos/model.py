@@ -46,14 +46,14 @@ class Batch:
     values: Tensor
 
     @classmethod
-    def of(cls, plan: Plan, rank: int, step: int) -> "Batch":
-        """Whole numbers drawn for this rank and step."""
+    def of(cls, plan: Plan, rank: int, step: int, *, good: bool = False) -> "Batch":
+        """Whole numbers drawn for this rank and step; a `good` one is not spoilt."""
         drawn = np.random.default_rng([plan.seed, plan.number, rank, step])
         dense = [_whole(drawn, size) for size in plan.sizes]
         words = drawn.integers(max(plan.rows, 1), size=6)
         batch = cls(dense, torch.from_numpy(words), _whole(drawn, 6, WIDTH))
         for fault in plan.at(step, "bad batch"):
-            if fault.ranks == (rank,):
+            if fault.ranks == (rank,) and not good:
                 place, value, huge = fault.detail
                 batch.spoil(place, value, huge=huge, with_rows=plan.rows > 0)
         return batch

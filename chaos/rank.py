@@ -165,7 +165,8 @@ class Rank:
         refused = False
         try:
             self.state.density = density if here else right
-            self._backward(Batch.of(self.plan, self.place.rank, step))
+            # A bad one may be skipped before anything is compared.
+            self._backward(Batch.of(self.plan, self.place.rank, step, good=True))
         except AgreementError:
             refused = True
         self.state.density = right

@@ -1,6 +1,7 @@
 """Rounds of faults on purpose: a few are run, and find what is planted."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from chaos.conductor import run
@@ -88,6 +89,7 @@ def test_what_is_planted_is_found(plant, plan, said):
     assert any(said in each for each in outcome.wrong), outcome.wrong
     assert outcome.folder is not None
     assert (outcome.folder / "life0-rank0.log").exists()
+    assert not list(Path("/dev/shm").glob("chaos-*"))
 
 
 def test_a_hang_is_found(monkeypatch):

@@ -93,6 +93,16 @@ def _all_are_gone():
     return False
 
 
+def _settled(seen):
+    """Descriptors and threads, when no more than at first, or after a while."""
+    for _ in range(50):  # a thread that was told to end takes a moment
+        time.sleep(0.1)
+        now = usage()[:2]
+        if not seen or (now[0] <= seen[0][0] and now[1] <= seen[0][1]):
+            break
+    return now
+
+
 @only_new_objects()
 def dropped(group, size):
     """Attach on some of the ranks, without close; each collects when it likes."""
@@ -107,7 +117,7 @@ def dropped(group, size):
         del state, model
         if number % (group.rank + 1) == 0:
             assert _all_are_gone()
-            seen.append(usage()[:2])
+            seen.append(_settled(seen))
     # The names of later groups agree, though some groups have ended here and not there.
     assert TorchGroup.own().size == group.size
     return seen
@@ -116,7 +126,7 @@ def dropped(group, size):
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_state_that_nothing_refers_to_is_released(size):
     for seen in pool(3).run(dropped, size):
-        assert len(set(seen)) <= 1
+        assert all(now[0] <= seen[0][0] and now[1] <= seen[0][1] for now in seen)
 
 
 @only_new_objects()
