@@ -153,15 +153,12 @@ class Rank:
         return found
 
     def _disagree(self, step: int, density: float, *, here: bool) -> None:
-        """Set another density on one rank: all must refuse, and nothing may change.
-
-        Except for what rows are reduced with: they are reduced before that is noticed.
-        """
+        """Set another density on one rank: all must refuse, and nothing may change."""
         right = self.state.density
         assert right is not None
         if right == density:
             return
-        trace = self._digest(but="sparse")
+        trace = self._digest()
         refused = False
         try:
             self.state.density = density if here else right
@@ -172,7 +169,7 @@ class Rank:
         self.state.density = right
         if not refused:
             self.line.say("wrong", (step, "ranks with two densities went on"))
-        if trace != self._digest(but="sparse"):
+        if trace != self._digest():
             self.line.say("wrong", (step, "a refused step left a trace"))
 
     def _add_up(self, batch: Batch, gradients: list[Tensor]) -> None:
@@ -236,10 +233,9 @@ class Rank:
         entries: Mapping[str, Any] = saved[key]
         return entries
 
-    def _digest(self, but: str = "") -> str:
-        """All that a checkpoint would keep, but one entry, as a hash."""
-        entries = self._entries()
-        return _hash([entries[key] for key in sorted(entries) if key != but])
+    def _digest(self) -> str:
+        """All that a checkpoint would keep, as a hash."""
+        return _hash([self._entries()])
 
     def _save(self, step: int) -> None:
         """Save on all ranks, and say what this one holds."""

@@ -1,5 +1,6 @@
 """Rounds of faults on purpose: a few are run, and find what is planted."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,12 +94,15 @@ def test_what_is_planted_is_found(plant, plan, said):
     shared = [each.split()[0] for each in outcome.wrong if each.startswith("/dev/shm")]
     assert bool(shared) == (plant == "forget")
     assert not any(Path(each).exists() for each in shared)
+    shutil.rmtree(outcome.folder)
 
 
 def test_a_hang_is_found(monkeypatch):
     monkeypatch.setattr("chaos.conductor.LONGEST", 2.0)
     outcome = run(replace(PLAIN, timeout=0.5, steps=5, scales=(4.0,) * 5), "hang")
     assert any("rank 0 hangs after step 4" in each for each in outcome.wrong)
+    assert outcome.folder is not None
+    shutil.rmtree(outcome.folder)
 
 
 def test_a_seed_repeats_its_rounds():
