@@ -141,6 +141,11 @@ BY_DATA = tuple(
     if isinstance(collective, UnionReduce | S2 | MinBytes)
 )
 
+# What these send follows from how many entries fall into a region; their cards are for
+# regions with equal shares.
+BY_REGION = tuple(
+    name for name in COLLECTIVES if name.startswith(("ok-topk", "topk-dsa"))
+)
 
 # A codec's lists are single-holder lists in the first, and shared ones in the second.
 EVERY_CODEC = ("topk-1%", "spardl-2")
