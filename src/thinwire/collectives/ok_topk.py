@@ -10,10 +10,10 @@ what survived. Boundaries are agreed anew every 64 steps, the threshold every 32
 Ours departs from the paper where that is cheap or where the law asks for it:
 
 - A rank's own top k is exact in every step: no threshold is estimated for it.
-- The threshold comes from at most 1024 numbers of every owner, not from all values: at
-  most one entry in 1024 more survives. It is also renewed in a step in which the number
-  of survivors would leave 0.8 k to 1.25 k: residuals grow, and the old one lets through
-  several times k.
+- The threshold comes from at most 256 numbers of every owner, not from all values: of
+  what owners hold, at most one in 256 survives that would not. It is also renewed in a
+  step in which the number of survivors would leave 0.8 k to 1.25 k: residuals grow, and
+  an old one lets through several times k.
 - What an owner cuts stays with the owner, as the sum, and not with the ranks it came
   from: it is selected there when the sum is large enough.
 """
@@ -43,7 +43,7 @@ from thinwire.errors import WireError
 from thinwire.sparse import SparseVector, keep_count
 
 # Numbers that an owner tells of its magnitudes.
-SAMPLES = 1024
+SAMPLES = 256
 # A threshold is renewed if it lets through more than 1.25 k, or less than k / 1.25.
 DRIFT = 1.25
 # Entries move if an owner has more than this times the mean.
