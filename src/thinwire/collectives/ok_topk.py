@@ -52,9 +52,9 @@ UNEVEN = 4
 
 @dataclass(slots=True)
 class OkTopKMemory(CollectiveMemory):
-    """What is agreed, for so many steps more: equal on all ranks.
+    """What all ranks agree on, and for how many steps more.
 
-    `threshold` holds the bits of a float32; it was chosen for `k` survivors.
+    `threshold` holds the bits of a float32, chosen for `k` survivors.
     """
 
     bounds: tuple[int, ...] = ()
@@ -155,8 +155,7 @@ class OkTopK(Selecting):
             counts = [n for (n,) in tell(channel, [kept.nnz], own.values.device)]
             if k / DRIFT <= sum(counts) <= k * DRIFT:
                 return kept, dropped, counts
-        threshold = _threshold(own.values.abs(), k, channel)
-        memory.threshold, memory.k = int(threshold.view(torch.int32)), k
+        memory.threshold, memory.k = _threshold(own.values.abs(), k, channel), k
         memory.threshold_lasts = self.threshold_every - 1
         kept, dropped = _parted(own, magnitude(memory.threshold))
         counts = [n for (n,) in tell(channel, [kept.nnz], own.values.device)]
@@ -175,10 +174,10 @@ def _mean_bounds(taken: SparseVector, channel: Channel) -> tuple[int, ...]:
     return bounds
 
 
-def _threshold(magnitudes: Tensor, k: int, channel: Channel) -> Tensor:
+def _threshold(magnitudes: Tensor, k: int, channel: Channel) -> int:
     """The largest number that at least k of all owners' magnitudes reach, or nearly.
 
-    Every owner tells every m-th of its own in order of size, and m.
+    As bits. Every owner tells every m-th of its own in order of size, and m.
     """
     every = max(1, -(-magnitudes.numel() // SAMPLES))
     told = magnitudes.sort(descending=True).values[every - 1 :: every]
@@ -189,7 +188,7 @@ def _threshold(magnitudes: Tensor, k: int, channel: Channel) -> Tensor:
     values, order = torch.cat([each[1:] for each in heard]).sort(descending=True)
     weights = torch.cat([each[:1].expand(len(each) - 1) for each in heard])[order]
     enough = values[weights.double().cumsum(0) >= k]
-    return enough[0] if len(enough) else magnitudes.new_zeros(())
+    return int(enough[0].view(torch.int32)) if len(enough) else 0
 
 
 def _parted(

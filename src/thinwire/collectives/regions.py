@@ -194,7 +194,7 @@ def _entries(vector: SparseVector, first: int, end: int) -> SparseVector:
 
 def _within(vector: SparseVector, start: int, end: int) -> SparseVector:
     """The entries of a span."""
-    edges = torch.tensor([start, end], device=vector.indices.device)
+    edges = vector.indices.new_tensor([start, end])
     return _entries(vector, *torch.searchsorted(vector.indices, edges).tolist())
 
 

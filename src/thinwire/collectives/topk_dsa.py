@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from thinwire import schedules
+from thinwire import kernels, schedules
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
 from thinwire.codecs import Codec, Split
@@ -99,8 +99,8 @@ def _dense_is_shorter(
 def _gathered_densely(
     own: SparseVector, regions: Regions, channel: Channel, total: Tensor
 ) -> Tensor:
-    start, end = regions.spans[channel.rank]
-    mine = own.to_dense()[start:end].view(torch.uint8)
+    kernels.scatter_(total.zero_(), own.indices, own.values)
+    mine = total[slice(*regions.spans[channel.rank])].view(torch.uint8)
     nbytes = [_FLOAT * (end - start) for start, end in regions.spans]
     bodies = channel.group.all_gather(mine, nbytes=nbytes)
     for (start, end), body in zip(regions.spans, bodies, strict=True):
