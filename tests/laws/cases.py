@@ -147,8 +147,8 @@ BY_REGION = tuple(
     name for name in COLLECTIVES if name.startswith(("ok-topk", "topk-dsa"))
 )
 
-# A codec's lists are single-holder lists in the first, shared ones in the second, and of
-# a part of the vector's only block in the third.
+# A codec's lists are single-holder lists in the first, shared ones in the second, and
+# parts of the only block in the third.
 EVERY_CODEC = ("topk-1%", "spardl-2", "ok-topk")
 
 
