@@ -1,7 +1,7 @@
 """How much of a gradient one step delivers, next to the exact top k of the mean.
 
     python benchmarks/energy.py --ranks 4,8,16 --seeds 3 --markdown [--only direct]
-    python benchmarks/energy.py --baselines --elements 14700000 --seeds 1 --steps 4
+    python benchmarks/energy.py --baselines --elements 14700000 --seeds 1 --ranks 5,14
 
 x is a rank's residual and gradient before a reduction, m the mean of x over ranks, d
 the delivered mean. Three measures, each relative to that of the exact top k of m:
