@@ -156,6 +156,30 @@ def test_all_gather_gives_every_list_in_order_of_rank(codec, known, ranks):
     assert simulate(ranks, body) == [everything] * ranks
 
 
+@pytest.mark.parametrize("codec", KINDS)
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_all_to_all_gives_what_every_rank_sent_here(codec, known, ranks):
+    """Rank r sends rank t the numbers from r to r + t - 1."""
+
+    def body(group):
+        me, channel = group.rank, Channel(group, CODECS[codec])
+        lists = [
+            channel.seal(SparseVector.of({me + i: 1.0 + me for i in range(to)}, SIZE))
+            for to in range(ranks)
+        ]
+        lists[me] = None
+        spec = ListSpec(SIZE, me if known else None)
+        received = channel.all_to_all(lists, expect=[spec] * ranks)
+        assert received.pop(me) is None
+        return [each.vector.to_dict() for each in received]
+
+    assert simulate(ranks, body) == [
+        [{r + i: 1.0 + r for i in range(to)} for r in range(ranks) if r != to]
+        for to in range(ranks)
+    ]
+
+
 @dataclass(frozen=True)
 class Recorder(CodecWrapper):
     """Raw, and a note of every key and source it was given."""

@@ -42,8 +42,10 @@ from thinwire.collectives import (
     GsSGD,
     GTopK,
     MinBytes,
+    OkTopK,
     RowCollective,
     SparDL,
+    TopKDSA,
     UnionReduce,
 )
 from thinwire.collectives.collective import check_density
@@ -190,6 +192,8 @@ METHODS: Mapping[str, Method] = {
     "topk": Method(AllGather, "everyone's top k to everyone: few workers"),
     "gtopk": Method(GTopK, "about the top k of the sum, merged in pairs"),
     "spardl": Method(SparDL, "block by block, in log P rounds: the fewest bytes"),
+    "ok-topk": Method(OkTopK, "what reaches a common threshold: for comparison"),
+    "topk-dsa": Method(TopKDSA, "topk through owners of regions: for comparison"),
     "gs-sgd": Method(GsSGD, "the top k of the sum, found in sketches of everything"),
     "deepreduce": Method(
         AllGather, "topk with DeepReduce's codecs: for comparison", deepreduce

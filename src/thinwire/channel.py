@@ -165,6 +165,24 @@ class Channel:
             for rank, body in enumerate(bodies)
         ]
 
+    def all_to_all(
+        self, lists: Sequence[Sealed | None], *, expect: Sequence[ListSpec]
+    ) -> list[Sealed | None]:
+        """Send `lists[r]` to rank r; return what each rank sent, in order of rank.
+
+        `expect` describes what comes in. None is this rank's own place.
+        """
+        nbytes = self._nbytes(expect)
+        if nbytes is not None:
+            nbytes[self.rank] = 0
+        bodies = self.group.all_to_all(
+            [_nothing() if each is None else each.body for each in lists], nbytes=nbytes
+        )
+        return [
+            None if rank == self.rank else self._open(body, expect[rank], rank)
+            for rank, body in enumerate(bodies)
+        ]
+
     @property
     def _codec(self) -> Codec:
         if self.codec is None:

@@ -20,7 +20,9 @@ from thinwire.collectives import (
     GsSGD,
     GTopK,
     MinBytes,
+    OkTopK,
     SparDL,
+    TopKDSA,
     UnionReduce,
 )
 from thinwire.cost import Link
@@ -103,6 +105,14 @@ COLLECTIVES: dict[str, Collective] = {
     "spardl-moving": Warmup(
         SparDL(0.002, teams="auto", link=Link(1e-4, 1e8)), ramp=2, start=0.1
     ),
+    "ok-topk": OkTopK(0.05),
+    "ok-topk-anew": OkTopK(0.05, threshold_every=1, regions_every=2),
+    "ok-topk-100%": OkTopK(1.0),
+    # Another k in every step, which the threshold follows.
+    "ok-topk-warmup": Warmup(OkTopK(0.01), dense=0, ramp=2),
+    "topk-dsa": TopKDSA(0.05),
+    "topk-dsa-30%": TopKDSA(0.3),
+    "topk-dsa-100%": TopKDSA(1.0),
     "gs-sgd": GsSGD(0.05),
     "gs-sgd-tree": GsSGD(0.05, sum="tree"),
     "gs-sgd-allreduce": GsSGD(0.05, rows=3, block=1, sum="allreduce"),
@@ -131,9 +141,15 @@ BY_DATA = tuple(
     if isinstance(collective, UnionReduce | S2 | MinBytes)
 )
 
+# What these send follows from how many entries fall into a region; their cards are for
+# regions with equal shares.
+BY_REGION = tuple(
+    name for name in COLLECTIVES if name.startswith(("ok-topk", "topk-dsa"))
+)
 
-# A codec's lists are single-holder lists in the first, and shared ones in the second.
-EVERY_CODEC = ("topk-1%", "spardl-2")
+# A codec's lists are single-holder lists in the first, shared ones in the second, and
+# parts of the only block in the third.
+EVERY_CODEC = ("topk-1%", "spardl-2", "ok-topk")
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """The counted rounds and bytes of a collective equal its stated cost."""
 
 import pytest
+import torch
 
 from tests.laws.cases import (
     ALL_CASES,
     BY_DATA,
+    BY_REGION,
     CODECS,
     COLLECTIVES,
     EVERY_CODEC,
@@ -16,14 +18,18 @@ from tests.laws.cases import (
     run,
     usual_ranks,
 )
+from thinwire.accumulator import Accumulator
 from thinwire.catalog import DEFAULT_CODEC
+from thinwire.channel import Channel
 from thinwire.choosers import Auto, AutoWarmup, Warmup
 from thinwire.choosers.auto_warmup import OrDense
 from thinwire.collectives import S2, MinBytes
 from thinwire.collectives import union_reduce as union
-from thinwire.cost import Cost, max_reduce
+from thinwire.collectives.regions import tell_cost
+from thinwire.cost import Cost, direct_all_gather, max_reduce
 from thinwire.errors import ConfigError
 from thinwire.groups import Counted, simulate
+from thinwire.layout import Layout
 
 
 @pytest.mark.parametrize(
@@ -31,7 +37,8 @@ from thinwire.groups import Counted, simulate
     [
         case
         for case in ALL_CASES
-        if case.collective not in BY_DATA and usual_ranks(case, "integers")
+        if case.collective not in BY_DATA + BY_REGION
+        if usual_ranks(case, "integers")
         if case.codec in (None, "raw", DEFAULT_CODEC)
         or (
             (case.size == 1000 and CODECS[case.codec].nbytes(1000, 10) is not None)
@@ -90,6 +97,37 @@ def test_counted_follows_from_the_union_where_the_data_decides(case):
             assert counted.nbytes <= card(ranks, rows).nbytes
         else:
             assert counted == card(ranks, rows)
+
+
+@pytest.mark.parametrize("codec", ["raw", DEFAULT_CODEC])
+@pytest.mark.parametrize("name", ["topk-dsa", "topk-dsa-100%", "ok-topk"])
+def test_counted_equals_card_where_regions_have_equal_shares(name, codec):
+    """All ranks select the same for `ok-topk`, and all another for `topk-dsa`."""
+    collective = COLLECTIVES[name]
+
+    def body(group):
+        size = 1000 * group.size
+        alike = torch.arange(size) % 20 == (0 if name == "ok-topk" else group.rank)
+        counted, seen = Counted(group), []
+        x, memory = Accumulator(size), collective.init(Layout.flat(size))
+        for step in range(2):
+            x.accumulate_(alike.float())
+            before = counted.traffic.cost
+            channel = Channel(counted, CODECS[codec], step=step)
+            collective.all_reduce_(x, channel, memory, lambda: torch.empty(size))
+            after = counted.traffic.cost
+            seen.append((after.rounds - before.rounds, after.nbytes - before.nbytes))
+        return seen
+
+    for ranks in FEW_RANKS:
+        (first, second), *others = simulate(ranks, body)
+        assert others == [[first, second]] * (ranks - 1)
+        card = collective.cost(1000 * ranks, ranks, CODECS[codec])
+        assert Cost(*second) == card, ranks
+        if name == "ok-topk":  # boundaries; the magnitudes of 50 entries
+            sampled = direct_all_gather(4 * 51, ranks) + tell_cost(1, ranks)
+            card += tell_cost(ranks - 1, ranks) + sampled
+        assert Cost(*first) == card, ranks
 
 
 def test_a_length_travels_ahead_of_packets_of_unknown_length():

@@ -10,9 +10,11 @@ from thinwire.collectives.gs_sgd import GsSGD
 from thinwire.collectives.gtopk import GTopK
 from thinwire.collectives.memory import CollectiveMemory
 from thinwire.collectives.min_bytes import MinBytes
+from thinwire.collectives.ok_topk import OkTopK
 from thinwire.collectives.s2 import S2
 from thinwire.collectives.spardl import SparDL
 from thinwire.collectives.step_summary import RowMemory
+from thinwire.collectives.topk_dsa import TopKDSA
 from thinwire.collectives.union_reduce import UnionReduce
 
 __all__ = [
@@ -28,9 +30,11 @@ __all__ = [
     "GsSGD",
     "MakeBuffer",
     "MinBytes",
+    "OkTopK",
     "RowCollective",
     "RowMemory",
     "SparDL",
+    "TopKDSA",
     "Total",
     "UnionReduce",
 ]
