@@ -93,8 +93,9 @@ class Rank:
             reducer, self.group, self.units, self.plan, choose, number=self.passes
         )
         for number, (names, buffer) in enumerate(buckets):
-            last = number + 1 == len(buckets)
-            current.add(PendingBucket(names, buffer, last, Future()))
+            last, known = number + 1 == len(buckets), sizes | _zeros([names], sizes)
+            inside = tuple(known[name] for name in names)
+            current.add(PendingBucket(names, inside, buffer, last, Future()))
         self.means = [each.buffer for each in current.buckets if each.rows]
         self.plan = current.plan
         self.passes += 1

@@ -59,6 +59,7 @@ def interrupted(group, folder, at, steps, options):
         {"scope": "bucket", "kind": "mixed"},
         {"scope": "bucket", "feedback": "momentum"},
         {"scope": "bucket", "kind": "words", "min_size": 100},
+        {"scope": "bucket", "clip": 0.01, "density": 0.02},
         {"scope": "bucket", "method": "gtopk"},
         {"scope": "bucket", "method": "gs-sgd"},
         {"scope": "bucket", "method": "spardl", "teams": 2, "gather": "bruck"},

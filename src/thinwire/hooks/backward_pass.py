@@ -6,9 +6,8 @@ bucket's future is done, so a unit that is not finite can still change earlier b
 With `clip`, nothing is reduced before the last bucket, with which the norm is known.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
@@ -26,31 +25,30 @@ from thinwire.sparse import SparseVector
 
 @dataclass(slots=True)
 class PendingBucket:
-    """A bucket for the comm thread: parameter names, gradients, and DDP's future.
+    """A bucket for the comm thread: parameters, gradients, and DDP's future.
 
-    `old` are the names whose gradient is of an earlier pass, and its places.
+    `sizes` are the numbers of elements of the parameters. `old` are the names of those
+    whose gradient is of an earlier pass.
     """
 
     names: Names
+    sizes: tuple[int, ...]
     buffer: Tensor
     last: bool
     future: "Future[Tensor]"
     ready: torch.cuda.Event | None = None
-    old: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    old: frozenset[str] = frozenset()
 
     @property
     def rows(self) -> bool:
         """Whether this is a sparse COO gradient, which has a bucket of its own."""
         return self.buffer.is_sparse
 
-    def parts(self) -> tuple[list[Tensor], list[Tensor]]:
-        """This pass's gradient, and what an earlier one has left; of rows, values."""
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradients by name, sharing memory; of rows, the values."""
         if self.rows:
-            values = [self.buffer.values()]
-            return ([], values) if self.old else (values, [])
-        edges = [0, *sorted(chain(*self.old.values())), self.buffer.numel()]
-        pieces = [self.buffer[low:high] for low, high in pairwise(edges)]
-        return pieces[::2], pieces[1::2]
+            return {self.names[0]: self.buffer.values()}
+        return dict(zip(self.names, torch.split(self.buffer, self.sizes), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +165,13 @@ class BackwardPass:
         for bucket in self.buckets:
             if bucket.rows:
                 bucket.buffer = bucket.buffer.coalesce()
-        new, old = zip(*(bucket.parts() for bucket in self.buckets), strict=True)
-        clip_([*chain(*new)], clip, self.scale, spared=[*chain(*old)])
+        found: dict[str, Tensor] = {}
+        for bucket in self.buckets:
+            found |= bucket.gradients()
+        old = frozenset[str]().union(*(bucket.old for bucket in self.buckets))
+        # In one order, whatever DDP's buckets are: so a resumed run has the same norm.
+        new = [found[name] for name in sorted(found.keys() - old)]
+        clip_(new, clip, self.scale, spared=[found[name] for name in old])
 
     def _reduce_all(self, units: Sequence[int], *, last: bool) -> None:
         """Reduce units; `last` are those of the pass's last bucket.

@@ -20,7 +20,7 @@ class BucketContents:
     def __init__(self, model: DistributedDataParallel) -> None:
         parameters = trained_parameters(model) if model.find_unused_parameters else {}
         self._names = {id(p): name for name, p in model.module.named_parameters()}
-        self._bucket_names: dict[tuple[int, ...], Names] = {}
+        self._known: dict[tuple[int, ...], tuple[Names, tuple[int, ...]]] = {}
         self._watched = frozenset(map(id, parameters.values()))
         # Those that got a gradient since the last reduced pass.
         self._used: set[int] = set()
@@ -39,22 +39,23 @@ class BucketContents:
         for each in self._hooks:
             each.remove()
 
-    def names(self, bucket: GradBucket) -> Names:
-        """The names of the parameters in a bucket."""
-        key = tuple(map(id, bucket.parameters()))
-        if key not in self._bucket_names:
-            self._bucket_names[key] = tuple(self._names[each] for each in key)
-        return self._bucket_names[key]
+    def parameters(self, bucket: GradBucket) -> tuple[Names, tuple[int, ...]]:
+        """The names of the parameters in a bucket, and their numbers of elements."""
+        inside = bucket.parameters()
+        key = tuple(map(id, inside))
+        if key not in self._known:
+            names = tuple(self._names[each] for each in key)
+            self._known[key] = names, tuple(p.numel() for p in inside)
+        return self._known[key]
 
-    def old(self, bucket: GradBucket) -> dict[str, tuple[int, int]]:
-        """Where a bucket has old gradients, by name; called once with each bucket."""
-        found, start = {}, 0
-        for parameter in bucket.parameters() if self._watched else ():
-            key, stop = id(parameter), start + parameter.numel()
-            unused = key in self._watched and key not in self._used
-            if unused and parameter.grad is not None:
-                found[self._names[key]] = start, stop
-            start = stop
+    def old(self, bucket: GradBucket) -> frozenset[str]:
+        """The names of old gradients in a bucket; called once with each bucket."""
+        unused = {
+            id(parameter)
+            for parameter in (bucket.parameters() if self._watched else ())
+            if parameter.grad is not None
+        }
+        unused &= self._watched - self._used
         if bucket.is_last():
             self._used.clear()
-        return found
+        return frozenset(self._names[each] for each in unused)

@@ -13,14 +13,15 @@ from torch import Tensor
 
 
 def clip_(
-    pieces: Sequence[Tensor],
+    pieces: list[Tensor],
     clip: float,
     scale: float = 1.0,
     spared: Sequence[Tensor] = (),
 ) -> None:
     """Scale a gradient of a larger norm than `clip` down to it, in place.
 
-    `pieces` are all of the gradient; `scale` is its loss scale, of which the bound is
+    `pieces` are all of the gradient, one for each parameter: the norm is that of their
+    norms, in this order. `scale` is its loss scale, of which the bound is
     free. The factor is that of `torch.nn.utils.clip_grad_norm_`. If the norm is not
     finite, everything becomes NaN, what is otherwise `spared` too: the guard then
     refuses the first unit already, and no rank accumulates anything. Does not wait for
@@ -28,13 +29,13 @@ def clip_(
     """
     if not pieces:
         return
-    norms = [torch.linalg.vector_norm(piece, dtype=torch.float32) for piece in pieces]
+    norms = torch._foreach_norm(pieces, 2, torch.float32)  # noqa: SLF001
     norm = torch.linalg.vector_norm(torch.stack(norms)) / scale
     factor = (clip / (norm + 1e-6)).clamp(max=1.0)
     factor = torch.where(norm.isfinite(), factor, torch.nan)
     if factor.device.type == "cpu" and factor.item() == 1.0:
         return
-    for piece in pieces:
-        piece.mul_(factor)
-    for piece in spared:
-        piece.mul_(torch.where(norm.isfinite(), 1.0, torch.nan))
+    torch._foreach_mul_(pieces, factor)
+    if spared:
+        unless_finite = torch.where(norm.isfinite(), 1.0, torch.nan)
+        torch._foreach_mul_([*spared], unless_finite)

@@ -75,7 +75,7 @@ class Passes:
         device = bucket.buffer().device
         cuda = device.type == "cuda"
         pending = PendingBucket(
-            self._contents.names(bucket),
+            *self._contents.parameters(bucket),
             bucket.buffer(),
             last=bucket.is_last(),
             future=Future(devices=[device] if cuda else None),
