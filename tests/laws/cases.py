@@ -103,12 +103,14 @@ COLLECTIVES: dict[str, Collective] = {
     "spardl-moving": Warmup(
         SparDL(0.002, teams="auto", link=Link(1e-4, 1e8)), ramp=2, start=0.1
     ),
-    "gs-sgd": GsSGD(0.05),
-    "gs-sgd-tree": GsSGD(0.05, sum="tree"),
-    "gs-sgd-allreduce": GsSGD(0.05, rows=3, block=1, sum="allreduce"),
+    "gs-sgd": GsSGD(0.02),
+    "gs-sgd-tree": GsSGD(0.02, sum="tree"),
+    "gs-sgd-allreduce": GsSGD(0.02, rows=1, block=1, sum="allreduce"),
+    "gs-sgd-sketch-all": GsSGD(0.02, rows=5, sum="tree", sketched=None),
+    "gs-sgd-sum-all": GsSGD(0.05, sum="tree"),
     "gs-sgd-odd": GsSGD(0.03, rows=7, columns=97, candidates=1, block=50, sum="tree"),
     "gs-sgd-heavymix": GsSGD(0.05, sum="tree", recover="heavymix"),
-    "gs-sgd-mean": GsSGD(0.05, sum="tree", estimate="mean"),
+    "gs-sgd-mean": GsSGD(0.02, sum="tree", estimate="mean"),
     "gs-sgd-one-round": GsSGD(0.05, rounds=1, sum="tree"),
     "union": UnionReduce(0.05),
     "union-blocks": UnionReduce(0.05, "block", width=7),
