@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from thinwire.codecs import Split
-from thinwire.collectives import AllGather, Collective, GTopK, SparDL, spardl
+from thinwire.collectives import AllGather, Collective, GsSGD, GTopK, SparDL, spardl
 from thinwire.groups import SimulatedGroup, simulate
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
@@ -50,6 +50,8 @@ HALVING = SparDL(DENSITY, scatter="halving")
 METHODS: dict[str, tuple[Collective, int | None]] = {
     "topk": (AllGather(DENSITY), None),
     "gtopk": (GTopK(DENSITY), None),
+    "gs-sgd": (GsSGD(DENSITY), None),
+    "gs-sgd, all sketched": (GsSGD(DENSITY, sketched=None), None),
     "spardl contiguous": (replace(HALVING, partition="contiguous"), None),
     "spardl halving": (HALVING, None),
     "spardl direct": (SparDL(DENSITY, scatter="direct"), None),
@@ -136,7 +138,7 @@ def chunks_of(length: int | None) -> Iterator[None]:
 
 def measure(collective: Collective, gradients: Gradients) -> list[Energy]:
     """Each step of a method, with error feedback."""
-    pipeline = Pipeline(collective, Split())
+    pipeline = Pipeline(collective, Split() if collective.coded else None)
     ranks, size = len(gradients[0]), len(gradients[0][0])
     before = torch.zeros(STEPS, size)
     after = torch.zeros(STEPS, size)

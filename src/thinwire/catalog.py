@@ -190,7 +190,7 @@ METHODS: Mapping[str, Method] = {
     "topk": Method(AllGather, "everyone's top k to everyone: few workers"),
     "gtopk": Method(GTopK, "about the top k of the sum, merged in pairs"),
     "spardl": Method(SparDL, "block by block, in log P rounds: the fewest bytes"),
-    "gs-sgd": Method(GsSGD, "the top k of the sum, found in sketches of everything"),
+    "gs-sgd": Method(GsSGD, "the top k of the sum, found in the sum of sketches"),
     "deepreduce": Method(
         AllGather, "topk with DeepReduce's codecs: for comparison", deepreduce
     ),
