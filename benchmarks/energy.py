@@ -37,6 +37,7 @@ from thinwire.codecs import Codec
 from thinwire.collectives import (
     AllGather,
     Collective,
+    GsSGD,
     GTopK,
     OkTopK,
     SparDL,
@@ -66,6 +67,8 @@ METHODS: dict[str, tuple[Collective, int | None]] = {
     "gtopk": (GTopK(DENSITY), None),
     "ok-topk": (OkTopK(DENSITY), None),
     "spardl": (SparDL(DENSITY), None),
+    "gs-sgd": (GsSGD(DENSITY), None),
+    "gs-sgd, all sketched": (GsSGD(DENSITY, sketched=None), None),
     "spardl contiguous": (replace(HALVING, partition="contiguous"), None),
     "spardl halving": (HALVING, None),
     "spardl direct": (SparDL(DENSITY, scatter="direct"), None),
@@ -164,7 +167,7 @@ def chunks_of(length: int | None) -> Iterator[None]:
 
 def measure(collective: Collective, codec: Codec, gradients: Gradients) -> list[Energy]:
     """Each step of a method, with error feedback."""
-    pipeline = Pipeline(collective, codec)
+    pipeline = Pipeline(collective, codec if collective.coded else None)
     ranks, size = len(gradients[0]), len(gradients[0][0])
     before = torch.zeros(len(gradients), size)
     after = torch.zeros(len(gradients), size)

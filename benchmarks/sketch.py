@@ -8,9 +8,10 @@
   move, once each, over the bandwidth of a copy in the same run. The error is that of
   the median, relative to what the theory says of its rows. Verified: both kernels with
   the reference on a part of the vector, bit for bit; the error on all of it.
-- recall: which share of the true top k a step delivers after its second round, by
-  columns and candidates per element kept, hash by element / by block. "energy" is the
-  share of the top k's squares that is delivered. Recorded gradients are the demo's.
+- recall: which share of one vector's top k a step delivers after its second round, by
+  columns and candidates per element kept, hash by element / by block, everything
+  sketched. "energy" is the share of the top k's squares that is delivered. Recorded
+  gradients are the demo's. A residual in training is flatter: energy.py has that.
 - reduce: gs-SGD next to Sketched-SGD's star, whose server is rank 0, on simulated ranks
   of 1 Gbit/s: bytes that the busiest rank sends and receives, time on the wire alone.
   Verified: on whole numbers both deliver the same and lose nothing.
@@ -172,7 +173,8 @@ def delivered(
 ) -> tuple[float, float]:
     """The share of the top k that a step of one rank delivers, and of its energy."""
     k = keep_count(x.numel(), density)
-    method = GsSGD(density, columns=columns * k, candidates=q, block=block)
+    shape = {"rows": 5, "columns": columns * k, "candidates": q, "block": block}
+    method = GsSGD(density, sketched=None, **shape)
     top = kernels.select(x, k)[0]
     best = x[top.long()].square().sum()
     room, shares, energies = torch.empty_like(x), [], []
@@ -196,7 +198,8 @@ def star(x: Tensor, group: Counted, method: GsSGD, room: Tensor) -> SparseVector
     size, k = x.numel(), keep_count(x.numel(), method.density)
     asked = min(size, method.candidates * k)
     hashes = method.hashes_for(size, Channel(group))
-    table = kernels.encode_sketch(x, hashes)
+    own = SparseVector(*kernels.select(x, min(size, method.sketched * k)), size)
+    table = kernels.encode_sketch(own.to_dense(), hashes)
     if group.rank:
         send(group, table, 0)
         indices = receive(group, 4 * asked, 0).view(torch.int32)

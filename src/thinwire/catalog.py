@@ -194,7 +194,7 @@ METHODS: Mapping[str, Method] = {
     "spardl": Method(SparDL, "block by block, in log P rounds: the fewest bytes"),
     "ok-topk": Method(OkTopK, "what reaches a common threshold: for comparison"),
     "topk-dsa": Method(TopKDSA, "topk through owners of regions: for comparison"),
-    "gs-sgd": Method(GsSGD, "the top k of the sum, found in sketches of everything"),
+    "gs-sgd": Method(GsSGD, "the top k of the sum, found in the sum of sketches"),
     "deepreduce": Method(
         AllGather, "topk with DeepReduce's codecs: for comparison", deepreduce
     ),

@@ -168,6 +168,40 @@ def test_what_is_delivered_is_exact_whatever_the_sketch_says(ranks):
     )
 
 
+@pytest.mark.parametrize("ranks", RANKS)
+def test_only_a_ranks_own_largest_elements_are_sketched(ranks):
+    # Rank r has 2 large elements of its own and a small one that all ranks have.
+    xs = torch.zeros(ranks, 1000)
+    for rank in range(ranks):
+        xs[rank, 10 * rank] = 64.0
+        xs[rank, 10 * rank + 5] = 32.0
+        xs[rank, 999] = 24.0
+    wide = GsSGD(0.001, columns=1000, candidates=2 * ranks, sum="tree", sketched=2)
+    own = reduce(wide, xs.tolist())
+    assert own.total == {0: 64.0}
+    assert sum(map(sum, own.after)) == xs.sum() - 64
+    all_of_it = reduce(replace(wide, sketched=None), xs.tolist())
+    largest = {0: 64.0} if 24 * ranks < 64 else {999: 24.0 * ranks}
+    assert all_of_it.total == largest
+    # What a rank did not sketch is delivered as well, where others found the element.
+    xs[0, 999] = 1024.0
+    found = reduce(wide, xs.tolist())
+    assert found.total == {999: 1024.0 + 24 * (ranks - 1)}
+    assert [after[999] for after in found.after] == [0] * ranks
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_where_a_table_costs_no_less_the_largest_of_all_are_delivered(ranks, rounds):
+    torch.manual_seed(ranks)
+    xs = torch.randint(-99, 100, (ranks, 100)).float()
+    result = reduce(GsSGD(0.1, sum="tree", rounds=rounds), xs.tolist())
+    indices, values = kernels.select(xs.sum(0), 10)
+    assert result.total == dict(zip(indices.tolist(), values.tolist(), strict=True))
+    xs[:, indices.long()] = 0
+    assert result.after == xs.tolist()
+
+
 @pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_everything_kept_is_the_dense_sum(ranks):
     xs = torch.randint(-9, 10, (ranks, 50)).float()
@@ -183,7 +217,7 @@ def test_hashes_change_with_the_step_and_the_seed():
         for step, seed in ((0, 0), (1, 0), (0, 1))
     ]
     assert len(set(hashes)) == 3
-    assert all(h.columns == 1000 and h.block == 1000 for h in hashes)
+    assert all(h.columns == 400 and h.block == 400 for h in hashes)
     assert GsSGD(columns=7).hashes_for(10_000, Channel(one)).columns == 7
 
 
@@ -210,13 +244,18 @@ def test_momentum_is_masked_where_something_was_delivered():
     [
         ({"sum": "tree"}, 1, Cost()),
         ({"sum": "allreduce"}, 1, Cost()),
-        ({"sum": "tree"}, 2, Cost(4, 4 * 540)),
-        ({"sum": "tree"}, 5, Cost(12, 3 * 4 * 540)),
-        ({"sum": "tree"}, 8, Cost(12, 3 * 4 * 540)),
-        ({"sum": "allreduce"}, 4, Cost(12, 6 * 540)),
-        ({"sum": "tree", "rounds": 1}, 8, Cost(6, 3 * 4 * 500)),
-        ({"sum": "tree", "recover": "heavymix"}, 8, Cost(12, 3 * 4 * 510)),
-        ({"sum": "tree", "columns": 11, "rows": 3}, 2, Cost(4, 4 * 73)),
+        ({"sum": "tree"}, 2, Cost(4, 4 * 240)),
+        ({"sum": "tree"}, 5, Cost(12, 3 * 4 * 240)),
+        ({"sum": "tree"}, 8, Cost(12, 3 * 4 * 240)),
+        ({"sum": "tree", "sketched": None}, 8, Cost(12, 3 * 4 * 240)),
+        ({"sum": "allreduce"}, 4, Cost(12, 6 * 240)),
+        ({"sum": "tree", "rounds": 1}, 8, Cost(6, 3 * 4 * 120)),
+        ({"sum": "tree", "recover": "heavymix"}, 8, Cost(12, 3 * 4 * 130)),
+        ({"sum": "tree", "columns": 11, "rows": 5}, 2, Cost(4, 4 * 175)),
+        # No more than the sum of all: it is taken instead, unless columns are given.
+        ({"sum": "tree", "rows": 7, "candidates": 71}, 2, Cost(4, 4 * 990)),
+        ({"sum": "tree", "rows": 7, "candidates": 72}, 2, Cost(2, 4 * 1000)),
+        ({"sum": "tree", "rows": 7, "columns": 200}, 2, Cost(4, 4 * 1520)),
     ],
 )
 def test_the_card(options, ranks, cost):
@@ -230,7 +269,8 @@ def test_auto_is_a_tree_where_latency_rules():
     assert GsSGD(link=Link(1e-3, 125e6)).sum_for(5700, 16) == "tree"
     assert GsSGD(sum="allreduce").sum_for(1, 16) == "allreduce"
     # Each buffer for itself: here the table by the library, the candidates by a tree.
-    assert GsSGD(0.01).cost(100_000, 16, None) == Cost(30 + 8, 4 * 93_750 + 4 * 16_000)
+    few = GsSGD(0.01, candidates=4)
+    assert few.cost(100_000, 16, None) == Cost(30 + 8, 4 * 22_500 + 4 * 16_000)
 
 
 def test_automatic_columns_are_no_more_than_a_hash_can_tell_apart():
@@ -274,6 +314,8 @@ def test_its_grades():
         ({"block": 16.5}, "block is 16.5: give the elements"),
         ({"estimate": "mode"}, "estimate is 'mode': choose 'median' or 'mean'"),
         ({"candidates": 0}, "candidates is 0: at least 1"),
+        ({"sketched": 0}, "sketched is 0: at least 1 .* or None"),
+        ({"sketched": 2.0}, "sketched is 2.0: at least 1"),
         ({"rounds": 3}, "rounds is 3: choose 1 or 2"),
         ({"sum": "ring"}, "sum is 'ring': choose 'auto' or 'tree' or 'allreduce'"),
         ({"recover": "all"}, "recover is 'all': choose 'largest' or 'heavymix'"),

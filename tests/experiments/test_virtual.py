@@ -19,7 +19,7 @@ EXACT = {
     "topk, momentum": Reduction(method="topk", density=0.05, feedback="momentum"),
     "gtopk": Reduction(method="gtopk", density=0.05),
     "spardl": Reduction(method="spardl", density=0.05, codec="rice+log4"),
-    "gs-sgd": Reduction(method="gs-sgd", density=0.05, options={"sum": "tree"}),
+    "gs-sgd": Reduction(method="gs-sgd", density=0.02, options={"sum": "tree"}),
 }
 ROUNDED = {
     "dense": Reduction(method="dense"),

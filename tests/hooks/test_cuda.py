@@ -48,7 +48,7 @@ def train(group, method, backend, options):
         ("topk", {"density": 1.0, "codec": "raw"}),
         ("gtopk", {"density": 1.0, "codec": "raw"}),
         ("spardl", {"density": 1.0, "codec": "raw"}),
-        ("gs-sgd", {"density": 1.0, "candidates": 1}),
+        ("gs-sgd", {"density": 1.0, "columns": 5000, "candidates": 1}),
         ("union", {"density": 1.0}),
         ("s2", {"density": 1.0}),
         ("cheapest", {"density": 1.0}),

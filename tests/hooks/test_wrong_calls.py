@@ -64,6 +64,7 @@ VALUES: dict[str, tuple[str, list[object]]] = {
     ),
     "rows": ("gs-sgd", [2, 9, *NUMBERS, 3.0]),
     "columns": ("gs-sgd", [0, 2**31, True, "auto", nan, 5.0]),
+    "sketched": ("gs-sgd", [0, 1.5, *NUMBERS[1:], "all"]),
     "block": ("gs-sgd", [0, 1.5, *NUMBERS]),
     "rounds": ("gs-sgd", [0, 3, True, 1.0, "1", None]),
     "sum": ("gs-sgd", ["ring", None, *TYPES]),

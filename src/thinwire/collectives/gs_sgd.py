@@ -1,18 +1,18 @@
 """gs-SGD: the largest elements of the sum, found in the sum of all sketches.
 
-A count-sketch is linear, so the tables of all ranks add up to the table of the sum. All
-large elements of the sum can be found in it, also those that are large on no single
-rank. Dai et al., "A distributed SGD algorithm with global sketching for deep learning
-training acceleration" (arXiv 2108.06004): Sketched-SGD (Ivkin et al., NeurIPS 2019)
-without its server. What travels is a table of r x c cells and the values of q k
-candidates: 2 (r c + q k) (P-1)/P words per rank around the library's ring, or
-(r c + q k) ceil(log2 P) along a tree, in fewer rounds.
+A count-sketch is linear, so the tables of all ranks add up to the table of the sum, in
+which its large elements can be found. Dai et al., "A distributed SGD algorithm with
+global sketching for deep learning training acceleration" (arXiv 2108.06004):
+Sketched-SGD (Ivkin et al., NeurIPS 2019) without its server. A rank sketches only the
+largest elements of its own, as the code of Sketched-SGD can: a residual is long and
+flat, and all of it in a small table hides what is large. What travels is a table of
+r x c cells and the values of q k candidates: 2 (r c + q k) (P-1)/P words per rank
+around the library's ring, or (r c + q k) ceil(log2 P) along a tree, in fewer rounds.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from thinwire import kernels
@@ -32,16 +32,15 @@ from thinwire.collectives.tree import tree_sum_, tree_sum_cost
 from thinwire.cost import Cost, Link, ring_all_reduce
 from thinwire.errors import ConfigError
 from thinwire.groups import Op
-from thinwire.kernels import Estimate, Hashes
+from thinwire.kernels import Block, Estimate, Hashes
 from thinwire.sparse import SparseVector, keep_count
 
 Sum = Literal["auto", "tree", "allreduce"]
 Recover = Literal["largest", "heavymix"]
 
-# Columns for each entry that is kept. Of the energy of the true top k a step delivers
-# 91 to 99.9 % with 10, and 99.6 % or more with 20; but then five rows are as long as a
-# vector at a density of 1 %. docs/experiments/notebook.md has both measured.
-COLUMNS = 10
+# Columns for each entry that is kept. Three rows of them cost as much as the values of
+# the candidates. docs/experiments/notebook.md has other shapes, measured in training.
+COLUMNS = 4
 MOST_COLUMNS = 2**31 - 1
 
 # The link that "auto" assumes by default: 1 Gbit/s and 50 us.
@@ -52,7 +51,9 @@ _USUAL_LINK = Link(latency=50e-6, bandwidth=125e6)
 class GsSGD(Selecting):
     """The k largest of the sum among `candidates` x k whose estimates are largest.
 
-    `rows` x `columns` cells (None: ten times k) with fresh hashes in every step, for
+    A rank sketches its `sketched` x k largest elements (None: all). What it does not
+    sketch counts in the values of candidates, and stays where nothing is delivered.
+    `rows` x `columns` cells (None: four times k) with fresh hashes in every step, for
     blocks of `block` elements (1: a hash for each). `rounds=2` fetches the candidates'
     values; `rounds=1` delivers k estimates as they are, and does not keep the law.
     `recover="heavymix"` takes for candidates those of the k largest that stand out, and
@@ -62,15 +63,16 @@ class GsSGD(Selecting):
     another large element.
     """
 
-    rows: int = 5
+    rows: int = 3
     columns: int | None = None
-    candidates: int = 4
+    candidates: int = 12
     rounds: Literal[1, 2] = 2
     sum: Sum = "auto"
     recover: Recover = "largest"
     block: int = 1024
     link: Link | None = None
     estimate: Estimate = "median"
+    sketched: int | None = 4
 
     def __post_init__(self) -> None:
         # Not super(): it fails in dataclasses with slots.
@@ -103,23 +105,26 @@ class GsSGD(Selecting):
         memory: CollectiveMemory,
         out: MakeBuffer,
     ) -> SparseVector:
-        size, vector = x.size, x.whole()
+        size = x.size
         if size == 0:
-            return SparseVector(*kernels.select(vector, 0), 0)
+            return SparseVector(*kernels.select(x.whole(), 0), 0)
+        room = out()
+        x.set_blocks((Block.whole(size),))
+        if self._buffers(size) == [size]:
+            return self._largest_of_all(x, channel, room)
         hashes = self.hashes_for(size, channel)
-        table = kernels.encode_sketch(vector, hashes)
+        table = kernels.encode_sketch(self._to_sketch(x, room), hashes)
         self._sum_(table, channel)
-        delivered = self._largest_estimates(table, hashes, out())
+        delivered = self._largest_estimates(table, hashes, room)
         if self.rounds != 1:
             indices = delivered.indices
             if self.recover == "heavymix":
                 indices = heavy_and_random(delivered, table, hashes)
-            values = kernels.gather(vector, indices)
+            values = x.gather(indices)
             self._sum_(values, channel)
             exact = SparseVector(indices, values, size)
             delivered, _ = exact.split(keep_count(size, self.density))
-        rest = torch.zeros_like(delivered.values)
-        kernels.scatter_(vector, delivered.indices, rest)
+        x.clear_(delivered.indices)
         return delivered
 
     def hashes_for(self, size: int, channel: Channel) -> Hashes:
@@ -138,12 +143,38 @@ class GsSGD(Selecting):
         return "tree" if up_and_down < around else "allreduce"
 
     def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:
+        costs = (self._sum_cost(cells, ranks) for cells in self._buffers(size))
+        return sum(costs, Cost())
+
+    def _buffers(self, size: int) -> list[int]:
+        """The cells of what is added up: a table and candidates, or all elements."""
         if size == 0:
-            return Cost()
-        table = self._sum_cost(self.rows * self._columns_for(size), ranks)
-        if self.rounds == 1:
-            return table
-        return table + self._sum_cost(self._asked(size), ranks)
+            return []
+        table = self.rows * self._columns_for(size)
+        asked = [] if self.rounds == 1 else [self._asked(size)]
+        if self.columns is None and table + sum(asked) >= size:
+            return [size]
+        return [table, *asked]
+
+    def _largest_of_all(
+        self, x: Accumulator, channel: Channel, room: Tensor
+    ) -> SparseVector:
+        """The largest elements, where the sum of all of them costs no more."""
+        self._sum_(room.copy_(x.whole()), channel)
+        k = keep_count(x.size, self.density)
+        largest = SparseVector(*kernels.select(room, k), x.size)
+        room.zero_()
+        x.clear_(largest.indices)
+        return largest
+
+    def _to_sketch(self, x: Accumulator, room: Tensor) -> Tensor:
+        """All of the vector, or its largest elements, written into `room`."""
+        if self.sketched is None:
+            return x.whole()
+        count = min(x.size, self.sketched * keep_count(x.size, self.density))
+        ((indices, values),) = x.select([count])
+        kernels.scatter_(room.zero_(), indices, values)
+        return room
 
     def _sum_(self, buffer: Tensor, channel: Channel) -> None:
         if self.sum_for(buffer.numel(), channel.size) == "tree":
@@ -191,5 +222,7 @@ class GsSGD(Selecting):
             check_whole("columns", self.columns, remedy, MOST_COLUMNS)
         remedy = "at least 1 for each element kept, a whole number"
         check_whole("candidates", self.candidates, remedy)
+        if self.sketched is not None:
+            check_whole("sketched", self.sketched, f"{remedy}; or None for all")
         remedy = "give the elements that share a hash, a whole number from 1 on"
         check_whole("block", self.block, remedy)

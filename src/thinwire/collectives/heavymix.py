@@ -3,7 +3,8 @@
 Ivkin et al., "Communication-efficient distributed SGD with sketching" (NeurIPS 2019):
 an element is heavy if the square of its estimate is at least the k-th part of the
 estimated energy; the rest of k is drawn uniformly from the other elements. With a large
-enough table, a step is a contraction by k / n for any vector.
+enough table, a step is a contraction by k / n for any vector. It is for comparison: in
+training few elements are heavy, and little is learned.
 """
 
 import torch

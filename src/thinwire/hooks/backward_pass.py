@@ -48,7 +48,9 @@ class PendingBucket:
         """The gradients by name, sharing memory; of rows, the values."""
         if self.rows:
             return {self.names[0]: self.buffer.values()}
-        return dict(zip(self.names, torch.split(self.buffer, self.sizes), strict=True))
+        return dict(
+            zip(self.names, torch.split(self.buffer, [*self.sizes]), strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
