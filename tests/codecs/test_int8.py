@@ -60,7 +60,8 @@ def test_a_scale_is_little_more_than_needed_and_has_five_bits(peak):
     scale = float(scales(torch.tensor([peak]))[0])
     assert scale <= 2**121
     assert scale == 2**121 or peak <= 127 * scale * (1 + 2**-24)
-    assert scale <= max(peak / 127 * (1 + 2**-4), 2**-130)
+    # The least scales are multiples of 2^-130.
+    assert scale <= peak / 127 + max(peak / 127 * 2**-4, 2**-130)
     mantissa, _ = torch.frexp(torch.tensor(scale))
     assert float(mantissa) * 32 % 1 == 0
 

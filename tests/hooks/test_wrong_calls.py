@@ -62,6 +62,8 @@ VALUES: dict[str, tuple[str, list[object]]] = {
         "spardl",
         ["1 Gbit/s", (1e-4, 1e9), 1e9, True, Link, {"latency": 1e-4, "bandwidth": 1e9}],
     ),
+    "threshold_every": ("ok-topk", [0, 1.5, *NUMBERS]),
+    "regions_every": ("ok-topk", [0, 1.5, *NUMBERS]),
     "rows": ("gs-sgd", [2, 9, *NUMBERS, 3.0]),
     "columns": ("gs-sgd", [0, 2**31, True, "auto", nan, 5.0]),
     "sketched": ("gs-sgd", [0, 1.5, *NUMBERS[1:], "all"]),

@@ -31,6 +31,9 @@ class MethodOptions(TypedDict, total=False):
     link: Link | None
     rows: int
     columns: int | str | None
+    sketched: int | None
+    threshold_every: int
+    regions_every: int
     candidates: int | str | Collective | Sequence[str | Collective]
     rounds: int
     sum: str
