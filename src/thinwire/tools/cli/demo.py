@@ -190,8 +190,8 @@ def _paragraphs(result: demo.Result) -> Iterator[str]:
         "[bold]Loss[/]  nats per character: the mean of the last "
         f"{demo.LOSS_WINDOW} training batches up to step {common}, and of text held "
         "out of training. Weights and batches are the same for every method. A sparse "
-        "gradient arrives later, not less; thinwire.AdamW knows for how many steps each "
-        "element has waited."
+        "gradient arrives later, not less; thinwire.AdamW knows for how many steps "
+        "each element has waited."
     )
     late = [row.method for row in result.rows if not row.in_time]
     if late:
