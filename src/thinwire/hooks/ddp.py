@@ -132,7 +132,8 @@ class DDPState:
         entries = {
             **checkpoint.dump(units),
             "scope": self._scope,
-            **({} if density is None else {"density": density}),
+            # A number of numpy's would not load with weights_only.
+            **({} if density is None else {"density": float(density)}),
             "passes": self._engine.passes,
             "flushed": flushed or not units.has_states,
         }
@@ -262,7 +263,8 @@ class DDPState:
         if self._plain.fits(self._reducer) or reducer.on_nonfinite == "unchecked":
             # There is no guard that would notice a difference: compare now.
             self._engine.drain()
-            densities = agreement.gather_json(self._transport, density, self._device)
+            given = float(density)  # JSON has no numbers of numpy's
+            densities = agreement.gather_json(self._transport, given, self._device)
             if any(other != densities[0] for other in densities):
                 raise AgreementError(f"ranks set different densities: {densities}")
         self._reducer = reducer
