@@ -264,7 +264,9 @@ class DDPState:
             # There is no guard that would notice a difference: compare now.
             self._engine.drain()
             given = float(density)  # JSON has no numbers of numpy's
-            densities = agreement.gather_json(self._transport, given, self._device)
+            densities = agreement.gather_json(
+                self._transport, given, self._device, call="set density"
+            )
             if any(other != densities[0] for other in densities):
                 raise AgreementError(f"ranks set different densities: {densities}")
         self._reducer = reducer
@@ -295,7 +297,11 @@ class DDPState:
                 self._engine.units, self._engine.passes
             )
             agreement.compare_settings(
-                self._transport, common, self._device, partial=partial
+                self._transport,
+                common,
+                self._device,
+                partial=partial,
+                call="backward",
             )
             self._compared = True
 

@@ -110,7 +110,7 @@ def load_together(
         )
         return (source, saved), (source.save, saved.dropped)
 
-    found, notes = together(group, device, read)
+    found, notes = together(group, device, read, call="load")
     saves = [save for save, _ in notes]
     if len(set(saves)) > 1:
         raise AgreementError(

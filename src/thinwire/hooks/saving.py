@@ -56,7 +56,11 @@ class Manifest:
 
 
 def together(
-    group: Group, device: torch.device, action: Callable[[], tuple[T, object]]
+    group: Group,
+    device: torch.device,
+    action: Callable[[], tuple[T, object]],
+    *,
+    call: str,
 ) -> tuple[T, list[Any]]:
     """Run an action on every rank; raise on all of them if it fails on one.
 
@@ -70,7 +74,8 @@ def together(
         problem = error
     said = None if problem is None else f"{type(problem).__name__}: {problem}"
     try:
-        notes = agreement.gather_json(group, {"problem": said, "note": note}, device)
+        mine = {"problem": said, "note": note}
+        notes = agreement.gather_json(group, mine, device, call=call)
     except GroupError:
         if problem is not None:
             raise problem from None
@@ -116,7 +121,7 @@ class Save:
         self._together(lambda: self._finish(manifest))
 
     def _together(self, action: Callable[[], tuple[object, object]]) -> Any:
-        return together(self.group, self.device, action)
+        return together(self.group, self.device, action, call="save")
 
     def _begin(self, passes: int) -> tuple[None, object]:
         name = f"save-{passes}-{uuid.uuid4().hex[:8]}"
