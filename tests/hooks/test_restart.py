@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import warnings
+import zlib
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,14 @@ pytestmark = [
 STEPS = 3  # after two steps, units are final
 
 
-def vectors_of(state):
+def vectors_in(state):
     (entries,) = [v for k, v in state.state_dict().items() if k.startswith("rank ")]
-    kinds = [kind for kind, held in entries.items() if isinstance(held, dict)]
-    return {kind: {n: t.clone() for n, t in entries[kind].items()} for kind in kinds}
+    return {kind: held for kind, held in entries.items() if isinstance(held, dict)}
+
+
+def vectors_of(state):
+    held = vectors_in(state)
+    return {kind: {n: t.clone() for n, t in held[kind].items()} for kind in held}
 
 
 def start(method, **options):
@@ -217,6 +222,46 @@ def test_files_of_different_saves_are_refused_by_name(tmp_path):
         assert "different saves" in message
 
 
+@pytest.mark.parametrize("field", ["save", "file", "also"])
+def test_a_manifest_that_names_other_folders_is_refused(tmp_path, field):
+    pool(2).run(save_two, str(tmp_path))
+    path = tmp_path / "0" / "thinwire.json"
+    held = json.loads(path.read_text())
+    del held["crc32"]
+    if field == "save":
+        held["save"] = str(tmp_path / "0" / held["save"])
+    else:
+        written = held["also"] if field == "also" else held["files"][1]
+        written["name"] = f"../{held['save']}/{written['name']}"
+    held["crc32"] = zlib.crc32(json.dumps(held, sort_keys=True).encode())
+    path.write_text(json.dumps(held))
+    for message in pool(2).run(refused, str(tmp_path / "0"), "folder", TOPK):
+        assert str(path) in message
+
+
+def save_after_nan(group, folder):
+    """Rank 1 has NaN in its residual; the error, and what the folder then has."""
+    model, state = start("topk", on_nonfinite="unchecked")
+    model(given_gradients(group.rank, 0)).backward()
+    state.save(folder, {"step": 1})
+    if group.rank == 1:
+        for residual in vectors_in(state)["residual"].values():
+            residual.fill_(torch.nan)
+    try:
+        state.save(folder, {"step": 2})
+    except ConfigError as error:
+        torch.distributed.barrier()
+        saves = len(list(Path(folder).glob("save-*")))
+        return str(error), saves, state.load(folder)
+    return None
+
+
+def test_a_residual_with_nan_is_not_saved(tmp_path):
+    for message, saves, also in pool(2).run(save_after_nan, str(tmp_path)):
+        assert "what rank 1 has not delivered" in message
+        assert (saves, also) == (1, {"step": 1})
+
+
 def die(path, *_):
     """Instead of writing a file: write a part of it, and be gone."""
     if path.suffix == ".pt":
@@ -275,7 +320,7 @@ def fails_while_saving(group, folder):
     state.save(folder)
     before = json.loads((Path(folder) / "thinwire.json").read_text())
     errors = []
-    for also in ({"f": Path}, {"f": lambda: 0}):
+    for also in ({"f": Path}, {"f": lambda: 0}, torch.ones(2), [1], 5):
         try:
             state.save(folder, also)
         except Exception as error:
@@ -287,5 +332,5 @@ def fails_while_saving(group, folder):
 
 def test_what_could_not_be_loaded_is_not_saved(tmp_path):
     first, second = pool(2).run(fails_while_saving, str(tmp_path))
-    assert first[0] == second[0] == ["ConfigError", "ConfigError"]
+    assert first[0] == second[0] == ["ConfigError"] * 5
     assert first[1:] == second[1:] == (True, 1)

@@ -166,7 +166,7 @@ class DDPState:
         self._engine.drain()
         norms = checkpoint.norms(self._engine.units)
         save = Save(Path(folder), self._transport, self._device)
-        save.run(self.state_dict(), norms, also or {})
+        save.run(self.state_dict(), norms, {} if also is None else also)
 
     def load(
         self,

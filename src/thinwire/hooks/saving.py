@@ -18,6 +18,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -27,11 +28,12 @@ from thinwire.errors import AgreementError, ConfigError, GroupError
 from thinwire.groups import Group
 from thinwire.hooks import agreement
 from thinwire.hooks.saved_state import key_of
-from thinwire.saved_values import integer, mapping, number, parsed, text
+from thinwire.saved_values import integer, mapping, number, parsed, shown, text
 
 MANIFEST = "thinwire.json"
 _FORMAT = 1
 _SAVE = re.compile(r"save-\d+-[0-9a-f]{8}")
+_ALSO = "also.pt"
 
 T = TypeVar("T")
 
@@ -147,9 +149,15 @@ class Save:
                 f"{self.folder} is not the folder that rank 0 writes to: give one that "
                 "all ranks share, or save state.state_dict() in a file for each rank"
             )
-        path = folder / f"rank-{rank}-of-{self.group.size}.pt"
+        if not all(map(isfinite, norms.values())):
+            raise ConfigError(
+                f"what rank {rank} has not delivered has elements that are NaN or "
+                "infinite, and could not be loaded: go back to the last save, and "
+                "leave out on_nonfinite='unchecked'"
+            )
+        path = folder / _rank_file(rank, self.group.size)
         mine = _write(path, {**state, "save": name}, norms)
-        added = asdict(_write_also(folder / "also.pt", also)) if rank == 0 else None
+        added = asdict(_write_also(folder / _ALSO, also)) if rank == 0 else None
         return None, (asdict(mine), added)
 
 
@@ -163,8 +171,16 @@ def read_manifest(folder: Path) -> Manifest | None:
         if saved.pop("crc32", None) != _checksum(saved):
             raise ConfigError("its checksum is wrong")
         integer(saved.get("version"), "version", _FORMAT, _FORMAT)
+        save = text(saved["save"], "save")
         files = [_written(each) for each in saved["files"]]
-        return Manifest(text(saved["save"], "save"), files, _written(saved["also"]))
+        also = _written(saved["also"])
+        # Names of files and of their folder, never paths to elsewhere.
+        names = [_rank_file(rank, len(files)) for rank in range(len(files))]
+        if [each.name for each in (*files, also)] != [*names, _ALSO]:
+            raise ConfigError("it names files that no save has")
+        if not _SAVE.fullmatch(save):
+            raise ConfigError(f"it names a save {shown(save)}")
+        return Manifest(save, files, also)
     except (ConfigError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error!r}") from error
 
@@ -191,6 +207,10 @@ def read_file(path: Path) -> dict[str, Any]:
     except Exception as error:  # torch has one for each way to be damaged
         raise ConfigError(f"{path} cannot be read: {error}") from error
     return dict(mapping(loaded, str(path)))
+
+
+def _rank_file(rank: int, size: int) -> str:
+    return f"rank-{rank}-of-{size}.pt"
 
 
 def _written(value: object) -> Written:
