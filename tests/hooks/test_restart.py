@@ -239,29 +239,6 @@ def test_a_manifest_that_names_other_folders_is_refused(tmp_path, field):
         assert str(path) in message
 
 
-def save_after_nan(group, folder):
-    """Rank 1 has NaN in its residual; the error, and what the folder then has."""
-    model, state = start("topk", on_nonfinite="unchecked")
-    model(given_gradients(group.rank, 0)).backward()
-    state.save(folder, {"step": 1})
-    if group.rank == 1:
-        for residual in vectors_in(state)["residual"].values():
-            residual.fill_(torch.nan)
-    try:
-        state.save(folder, {"step": 2})
-    except ConfigError as error:
-        torch.distributed.barrier()
-        saves = len(list(Path(folder).glob("save-*")))
-        return str(error), saves, state.load(folder)
-    return None
-
-
-def test_a_residual_with_nan_is_not_saved(tmp_path):
-    for message, saves, also in pool(2).run(save_after_nan, str(tmp_path)):
-        assert "what rank 1 has not delivered" in message
-        assert (saves, also) == (1, {"step": 1})
-
-
 def die(path, *_):
     """Instead of writing a file: write a part of it, and be gone."""
     if path.suffix == ".pt":
@@ -313,24 +290,3 @@ def test_a_save_that_was_killed_leaves_the_last_one(tmp_path, victim, where):
     ):
         assert first == 3
         assert losses == all_losses[3:]
-
-
-def fails_while_saving(group, folder):
-    _, state = start("topk")
-    state.save(folder)
-    before = json.loads((Path(folder) / "thinwire.json").read_text())
-    errors = []
-    for also in ({"f": Path}, {"f": lambda: 0}, torch.ones(2), [1], 5):
-        try:
-            state.save(folder, also)
-        except Exception as error:
-            errors.append(type(error).__name__)
-    torch.distributed.barrier()
-    after = json.loads((Path(folder) / "thinwire.json").read_text())
-    return errors, before == after, len(list(Path(folder).glob("save-*")))
-
-
-def test_what_could_not_be_loaded_is_not_saved(tmp_path):
-    first, second = pool(2).run(fails_while_saving, str(tmp_path))
-    assert first[0] == second[0] == ["ConfigError"] * 5
-    assert first[1:] == second[1:] == (True, 1)

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Self
 
 import torch.distributed as dist
@@ -165,7 +164,7 @@ class DDPState:
         """
         self._engine.drain()
         norms = checkpoint.norms(self._engine.units)
-        save = Save(Path(folder), self._transport, self._device)
+        save = Save(folder, self._transport, self._device)
         save.run(self.state_dict(), norms, {} if also is None else also)
 
     def load(

@@ -94,7 +94,7 @@ def together(
 class Save:
     """A save by all ranks together into a folder that is the same one for all."""
 
-    folder: Path
+    path: str | os.PathLike[str]
     group: Group
     device: torch.device
 
@@ -122,14 +122,19 @@ class Save:
         manifest = Manifest(name, files, _written(written[0][1]))
         self._together(lambda: self._finish(manifest))
 
+    @property
+    def folder(self) -> Path:
+        """The path as a `Path`; raises if it is none."""
+        return Path(self.path)
+
     def _together(self, action: Callable[[], tuple[object, object]]) -> Any:
         return together(self.group, self.device, action, call="save")
 
     def _begin(self, passes: int) -> tuple[None, object]:
-        name = f"save-{passes}-{uuid.uuid4().hex[:8]}"
+        folder = self.folder / f"save-{passes}-{uuid.uuid4().hex[:8]}"
         if self.group.rank == 0:
-            (self.folder / name).mkdir(parents=True)
-        return None, (name, passes)
+            folder.mkdir(parents=True)
+        return None, (folder.name, passes)
 
     def _finish(self, manifest: Manifest) -> tuple[None, object]:
         if self.group.rank == 0:
