@@ -9,7 +9,7 @@ import torch
 from tests.hooks.test_restart import start, vectors_in
 from tests.hooks.training import given_gradients
 from tests.workers import pool
-from thinwire.errors import ConfigError
+from thinwire.errors import AgreementError, ConfigError
 
 pytestmark = pytest.mark.processes
 
@@ -75,3 +75,21 @@ def test_a_rank_that_gives_no_folder_fails_all_at_once(tmp_path, lonely):
     assert kind == "ConfigError"
     assert f"refused on rank {lonely}: TypeError" in message
     assert not list(tmp_path.glob("*.json"))
+
+
+def load_own_file_of_another_save(group, folder):
+    model, state = start("topk")
+    model(given_gradients(group.rank, 0)).backward()
+    for each in range(2):  # after the same number of passes
+        state.save(f"{folder}/{each}")
+    (mine,) = Path(f"{folder}/{group.rank}").rglob(f"rank-{group.rank}-of-2.pt")
+    try:
+        state.load(mine)
+    except AgreementError as error:
+        return str(error)
+    return None
+
+
+def test_files_of_different_saves_on_each_rank_are_refused(tmp_path):
+    for message in pool(2).run(load_own_file_of_another_save, str(tmp_path)):
+        assert "different saves" in message

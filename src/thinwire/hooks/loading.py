@@ -191,4 +191,4 @@ def _from_files(paths: Sequence[Path], *, skip: bool) -> Source:
         state |= loaded
         before = path
         names |= {each[0]: str(path) for each in map(place_of, loaded) if each}
-    return Source(state, names=names)
+    return Source(state, save=str(state.get("save", "")), names=names)
