@@ -142,6 +142,30 @@ def test_ranks_that_loaded_different_steps_get_an_error(tmp_path, method):
         assert "passes so far" in message
 
 
+def alone(group, call):
+    """Rank 0 makes a call that the others do not; then all load together."""
+    model, state, optimizer = start(method="topk", density=0.1)
+    saved = copy.deepcopy(state.state_dict())
+    try:
+        if group.rank == 0:
+            {
+                "load": lambda: state.load_state_dict(saved),
+                "check_replicas": state.check_replicas,
+            }[call]()
+        step_once(model, optimizer, group.rank, 0)
+    except AgreementError as error:
+        state.load_state_dict(saved)
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("call", ["load", "check_replicas"])
+def test_a_call_on_one_rank_alone_is_refused_on_all(call):
+    for message in pool(2).run(alone, call):
+        assert f'"{call}" on ranks [0], "backward" on ranks [1]' in message
+        assert "on all ranks together" in message
+
+
 def through_dcp(group, folder, at, steps, options):
     model, state, optimizer = start(**options)
     for step in range(at):

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -72,6 +73,27 @@ def test_density_can_be_set(mode):
     many = pool(2).run(change_density, mode, [0.5, 0.5])
     assert many[0][1] == 0.5
     assert many[0][0] > 20 * few[0][0]
+
+
+def save_with_numbers_of_numpy(group, mode, folder):
+    model = wrap("given")
+    state = thinwire.attach(
+        model, "topk", density=np.float64(0.5), on_nonfinite=mode, warmup=0
+    )
+    model(given_gradients(group.rank, 0)).backward()
+    state.save(folder)
+    state.load(folder)
+    state.density = np.float32(0.25)
+    state.save(folder)
+    state.density = 0.5
+    state.load(folder)
+    return state.density
+
+
+@pytest.mark.parametrize("mode", ["propagate", "unchecked"])
+def test_densities_of_numpy_can_be_saved_and_loaded(tmp_path, mode):
+    args = save_with_numbers_of_numpy, mode, str(tmp_path)
+    assert pool(2).run(*args) == [0.25, 0.25]
 
 
 @pytest.mark.parametrize("mode", ["propagate", "unchecked"])

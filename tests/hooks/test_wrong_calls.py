@@ -205,6 +205,8 @@ RIGHT = [
     ("topk", {"codec": None, "sparse": S2(), "grad_scaler": Stranger()}),
     ("topk", {"timeout": timedelta(seconds=5), "sparse": GatherRows()}),
     ("topk", {"timeout": 1e7, "min_size": 0, "clip": None}),
+    ("topk", {"timeout": np.float32(20), "density": np.float64(0.5)}),
+    ("topk", {"timeout": np.int64(20), "on_nonfinite": "unchecked"}),
     ("topk", {"timeout": 5, "warmup": 0, "seed": np.int64(7)}),
     ("dense", {"density": 0.5, "warmup": 3, "sparse": "cheapest"}),
     ("spardl", {"teams": "auto", "link": Link(1e-4, 1e9)}),

@@ -23,20 +23,34 @@ from thinwire.groups import Group
 
 Settings = Mapping[str, object]
 
+ATTACH = "attach"
 _SHOWN = 5
 
 
-def gather_json(group: Group, value: object, device: torch.device) -> list[Any]:
-    """The value of every rank, in order of rank."""
-    text = json.dumps(value).encode()
+def gather_json(
+    group: Group, value: object, device: torch.device, *, call: str
+) -> list[Any]:
+    """The value of every rank, in order of rank.
+
+    Raises on every rank if one is in another `call`, such as a load on rank 0 alone.
+    """
+    text = json.dumps({"call": call, "value": value}).encode()
     body = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(device)
-    values = []
+    values: list[Any] = []
     for rank, received in enumerate(group.all_gather(body, nbytes=None)):
         try:
             values.append(json.loads(received.cpu().numpy().tobytes()))
         except ValueError as error:
             raise WireError(f"rank {rank} sent settings that are not JSON") from error
-    return values
+        if not isinstance(values[-1], dict):
+            raise WireError(f"rank {rank} sent settings without the name of a call")
+    calls = [each.get("call") for each in values]
+    if any(other != calls[0] for other in calls):
+        raise AgreementError(
+            f"ranks are in different calls, {_by_rank(calls)}: make each of these on "
+            "all ranks together, not on one alone. Nothing has changed"
+        )
+    return [each.get("value") for each in values]
 
 
 def compare_settings(
@@ -45,6 +59,7 @@ def compare_settings(
     device: torch.device,
     *,
     partial: Settings | None = None,
+    call: str = ATTACH,
 ) -> None:
     """Raise on every rank if one rank has an error to tell, or other settings.
 
@@ -52,7 +67,7 @@ def compare_settings(
     the ranks that have them.
     """
     sent = {"common": settings, "partial": partial or {}}
-    received = gather_json(group, sent, device)
+    received = gather_json(group, sent, device, call=call)
     for rank, other in enumerate(received):
         if "error" in other:
             raise AgreementError(f"rank {rank} cannot start: {other['error']}")
@@ -84,7 +99,8 @@ def told(find: Callable[[], tuple[Group, torch.device] | None]) -> Iterator[None
         with suppress(ThinwireError, RuntimeError):
             meeting = find()
             if meeting is not None:
-                gather_json(meeting[0], {"error": f"{name}{problem}"}, meeting[1])
+                note = {"error": f"{name}{problem}"}
+                gather_json(meeting[0], note, meeting[1], call=ATTACH)
         raise
 
 
@@ -103,7 +119,7 @@ def compare_replicas(
 ) -> None:
     """Raise on every rank if a parameter's bits differ between ranks."""
     sums = {name: _checksum(parameter) for name, parameter in parameters.items()}
-    received = gather_json(group, sums, device)
+    received = gather_json(group, sums, device, call="check_replicas")
     different = {}
     for name in parameters:
         first, *others = (each.get(name) for each in received)
@@ -124,7 +140,7 @@ def _checksum(parameter: Tensor) -> int:
     return zlib.crc32(flat.view(torch.uint8).numpy().data)
 
 
-def _by_rank(values: list[object]) -> str:
+def _by_rank(values: Sequence[object]) -> str:
     """Each distinct value once, with the ranks that hold it."""
     holders: dict[str, list[int]] = {}
     for rank, value in enumerate(values):

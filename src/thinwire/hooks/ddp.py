@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Self
 
 import torch.distributed as dist
@@ -132,7 +131,8 @@ class DDPState:
         entries = {
             **checkpoint.dump(units),
             "scope": self._scope,
-            **({} if density is None else {"density": density}),
+            # A number of numpy's would not load with weights_only.
+            **({} if density is None else {"density": float(density)}),
             "passes": self._engine.passes,
             "flushed": flushed or not units.has_states,
         }
@@ -164,8 +164,8 @@ class DDPState:
         """
         self._engine.drain()
         norms = checkpoint.norms(self._engine.units)
-        save = Save(Path(folder), self._transport, self._device)
-        save.run(self.state_dict(), norms, also or {})
+        save = Save(folder, self._transport, self._device)
+        save.run(self.state_dict(), norms, {} if also is None else also)
 
     def load(
         self,
@@ -262,7 +262,10 @@ class DDPState:
         if self._plain.fits(self._reducer) or reducer.on_nonfinite == "unchecked":
             # There is no guard that would notice a difference: compare now.
             self._engine.drain()
-            densities = agreement.gather_json(self._transport, density, self._device)
+            given = float(density)  # JSON has no numbers of numpy's
+            densities = agreement.gather_json(
+                self._transport, given, self._device, call="set density"
+            )
             if any(other != densities[0] for other in densities):
                 raise AgreementError(f"ranks set different densities: {densities}")
         self._reducer = reducer
@@ -293,7 +296,11 @@ class DDPState:
                 self._engine.units, self._engine.passes
             )
             agreement.compare_settings(
-                self._transport, common, self._device, partial=partial
+                self._transport,
+                common,
+                self._device,
+                partial=partial,
+                call="backward",
             )
             self._compared = True
 

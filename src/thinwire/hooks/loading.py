@@ -110,7 +110,7 @@ def load_together(
         )
         return (source, saved), (source.save, saved.dropped)
 
-    found, notes = together(group, device, read)
+    found, notes = together(group, device, read, call="load")
     saves = [save for save, _ in notes]
     if len(set(saves)) > 1:
         raise AgreementError(
@@ -191,4 +191,4 @@ def _from_files(paths: Sequence[Path], *, skip: bool) -> Source:
         state |= loaded
         before = path
         names |= {each[0]: str(path) for each in map(place_of, loaded) if each}
-    return Source(state, names=names)
+    return Source(state, save=str(state.get("save", "")), names=names)

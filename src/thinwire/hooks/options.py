@@ -70,8 +70,10 @@ MOST_SECONDS = 1e7  # a few months; backends count milliseconds
 
 
 def seconds(timeout: float | timedelta | None) -> float | None:
-    """A timeout in seconds."""
-    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    """A timeout in seconds: no number of numpy's, which a timedelta does not take."""
+    if isinstance(timeout, timedelta):
+        return timeout.total_seconds()
+    return None if timeout is None else float(timeout)
 
 
 def refuse_wrong(**options: object) -> None:
@@ -119,7 +121,8 @@ def _warmup(value: object) -> bool:
 
 
 def _timeout(value: Any) -> bool:
-    return is_number(seconds(value), least=0.001, most=MOST_SECONDS)
+    given = value.total_seconds() if isinstance(value, timedelta) else value
+    return is_number(given, least=0.001, most=MOST_SECONDS)
 
 
 RULES: Mapping[str, tuple[Check, str]] = {

@@ -18,6 +18,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -27,11 +28,12 @@ from thinwire.errors import AgreementError, ConfigError, GroupError
 from thinwire.groups import Group
 from thinwire.hooks import agreement
 from thinwire.hooks.saved_state import key_of
-from thinwire.saved_values import integer, mapping, number, parsed, text
+from thinwire.saved_values import integer, mapping, number, parsed, shown, text
 
 MANIFEST = "thinwire.json"
 _FORMAT = 1
 _SAVE = re.compile(r"save-\d+-[0-9a-f]{8}")
+_ALSO = "also.pt"
 
 T = TypeVar("T")
 
@@ -56,7 +58,11 @@ class Manifest:
 
 
 def together(
-    group: Group, device: torch.device, action: Callable[[], tuple[T, object]]
+    group: Group,
+    device: torch.device,
+    action: Callable[[], tuple[T, object]],
+    *,
+    call: str,
 ) -> tuple[T, list[Any]]:
     """Run an action on every rank; raise on all of them if it fails on one.
 
@@ -70,7 +76,8 @@ def together(
         problem = error
     said = None if problem is None else f"{type(problem).__name__}: {problem}"
     try:
-        notes = agreement.gather_json(group, {"problem": said, "note": note}, device)
+        mine = {"problem": said, "note": note}
+        notes = agreement.gather_json(group, mine, device, call=call)
     except GroupError:
         if problem is not None:
             raise problem from None
@@ -87,7 +94,7 @@ def together(
 class Save:
     """A save by all ranks together into a folder that is the same one for all."""
 
-    folder: Path
+    path: str | os.PathLike[str]
     group: Group
     device: torch.device
 
@@ -115,14 +122,19 @@ class Save:
         manifest = Manifest(name, files, _written(written[0][1]))
         self._together(lambda: self._finish(manifest))
 
+    @property
+    def folder(self) -> Path:
+        """The path as a `Path`; raises if it is none."""
+        return Path(self.path)
+
     def _together(self, action: Callable[[], tuple[object, object]]) -> Any:
-        return together(self.group, self.device, action)
+        return together(self.group, self.device, action, call="save")
 
     def _begin(self, passes: int) -> tuple[None, object]:
-        name = f"save-{passes}-{uuid.uuid4().hex[:8]}"
+        folder = self.folder / f"save-{passes}-{uuid.uuid4().hex[:8]}"
         if self.group.rank == 0:
-            (self.folder / name).mkdir(parents=True)
-        return None, (name, passes)
+            folder.mkdir(parents=True)
+        return None, (folder.name, passes)
 
     def _finish(self, manifest: Manifest) -> tuple[None, object]:
         if self.group.rank == 0:
@@ -142,9 +154,15 @@ class Save:
                 f"{self.folder} is not the folder that rank 0 writes to: give one that "
                 "all ranks share, or save state.state_dict() in a file for each rank"
             )
-        path = folder / f"rank-{rank}-of-{self.group.size}.pt"
+        if not all(map(isfinite, norms.values())):
+            raise ConfigError(
+                f"what rank {rank} has not delivered has elements that are NaN or "
+                "infinite, and could not be loaded: go back to the last save, and "
+                "leave out on_nonfinite='unchecked'"
+            )
+        path = folder / _rank_file(rank, self.group.size)
         mine = _write(path, {**state, "save": name}, norms)
-        added = asdict(_write_also(folder / "also.pt", also)) if rank == 0 else None
+        added = asdict(_write_also(folder / _ALSO, also)) if rank == 0 else None
         return None, (asdict(mine), added)
 
 
@@ -158,8 +176,16 @@ def read_manifest(folder: Path) -> Manifest | None:
         if saved.pop("crc32", None) != _checksum(saved):
             raise ConfigError("its checksum is wrong")
         integer(saved.get("version"), "version", _FORMAT, _FORMAT)
+        save = text(saved["save"], "save")
         files = [_written(each) for each in saved["files"]]
-        return Manifest(text(saved["save"], "save"), files, _written(saved["also"]))
+        also = _written(saved["also"])
+        # Names of files and of their folder, never paths to elsewhere.
+        names = [_rank_file(rank, len(files)) for rank in range(len(files))]
+        if [each.name for each in (*files, also)] != [*names, _ALSO]:
+            raise ConfigError("it names files that no save has")
+        if not _SAVE.fullmatch(save):
+            raise ConfigError(f"it names a save {shown(save)}")
+        return Manifest(save, files, also)
     except (ConfigError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error!r}") from error
 
@@ -186,6 +212,10 @@ def read_file(path: Path) -> dict[str, Any]:
     except Exception as error:  # torch has one for each way to be damaged
         raise ConfigError(f"{path} cannot be read: {error}") from error
     return dict(mapping(loaded, str(path)))
+
+
+def _rank_file(rank: int, size: int) -> str:
+    return f"rank-{rank}-of-{size}.pt"
 
 
 def _written(value: object) -> Written:
