@@ -10,6 +10,7 @@ ranks have done that, rank 0 replaces `thinwire.json` in the same way, and then 
 older saves. So a save that is cut, wherever, leaves the last one in force.
 """
 
+import io
 import json
 import os
 import re
@@ -202,13 +203,19 @@ def read_written(path: Path, written: Written, save: str) -> dict[str, Any]:
             f"{written.nbytes} were written, or other contents. Load another save, or "
             "delete this file and load with missing='drop'"
         )
-    return read_file(path)
+    return _loaded(path, io.BytesIO(data))
 
 
 def read_file(path: Path) -> dict[str, Any]:
     """The state dict in a file, on the CPU, read when it is used."""
+    return _loaded(path, path, mmap=True)
+
+
+def _loaded(
+    path: Path, source: Path | io.BytesIO, *, mmap: bool = False
+) -> dict[str, Any]:
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=mmap)
     except Exception as error:  # torch has one for each way to be damaged
         raise ConfigError(f"{path} cannot be read: {error}") from error
     return dict(mapping(loaded, str(path)))
