@@ -73,7 +73,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, help="a random one by default")
     parser.add_argument("--round", type=int, help="only this one")
-    parser.add_argument("--rounds", type=int, help="at most so many")
+    parser.add_argument("--rounds", type=int, help="stop after this number")
     parser.add_argument("--no-lab", action="store_true", help="loopback only")
     parser.add_argument("--plant", choices=PLANTS, help="a defect to be found")
     return parser.parse_args()

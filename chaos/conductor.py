@@ -236,7 +236,7 @@ def _start(target: Callable[..., None], *given: Any) -> tuple[BaseProcess, Conne
 
 
 def _shape(lab: Lab, host: int, rate: int) -> None:
-    """Let a host's link carry so many bits a second, both ways."""
+    """Limit a host's link to `rate` bits a second, both ways."""
     how = Shape(rate).discipline().split()
     ends = ((lab.record.switch, f"port{host}"), (lab.record.namespace(host), "eth0"))
     for namespace, interface in ends:

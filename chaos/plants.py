@@ -1,4 +1,4 @@
-"""Defects to plant: whoever looks for faults must find these."""
+"""Defects to plant: a run of chaos must find each of them."""
 
 import os
 from collections.abc import Callable

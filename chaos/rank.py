@@ -186,7 +186,7 @@ class Rank:
             self.table_got += self.size * gradients[count].double().numpy()
 
     def _report(self, step: int) -> None:
-        """Say what the weights are and, at every so many steps, what is remembered."""
+        """Say the weights and, every `plan.every` steps, what is remembered."""
         plan = self.plan
         self.line.say("step", (step, self._weights()))
         if (step + 1) % plan.every and step + 1 < plan.steps:

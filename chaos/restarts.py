@@ -11,7 +11,7 @@ from chaos.plan import Plan
 
 # The life and the step in which it was made; later ones compare as larger.
 Save = tuple[int, int]
-# The steps from which on there were so many ranks.
+# The steps from which on a number of ranks was in force.
 Course = tuple[tuple[int, int], ...]
 
 KINDS = ("residual", "momentum")

@@ -29,7 +29,7 @@ Rows = NDArray[np.uint8]
 Places = NDArray[np.int64]
 
 COPIES = 128
-# One copy in so many is decoded by the reference too, which takes ten times as long.
+# Of this number of copies one is decoded by the reference too, ten times as slowly.
 COMPARED = 32
 LONGEST = 4096
 # Bytes that numbers, lengths and loops go wrong at.

@@ -68,7 +68,7 @@ def fail_on_one(group, fault, lonely):
 @pytest.mark.parametrize("lonely", [0, 2])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_error_on_one_rank_reaches_all(fault, lonely):
-    # The group's timeout is half an hour: whoever waits for it fails this test.
+    # The group's timeout is half an hour: a rank that waits for it fails this test.
     outcomes = pool(3).run(fail_on_one, fault, lonely)
     for rank, (kind, message, loss) in enumerate(outcomes):
         assert loss > 0

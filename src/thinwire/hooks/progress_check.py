@@ -41,7 +41,7 @@ class ProgressCheck:
         return number >= FIRST and number & (number - 1) == 0 and not self._ended
 
     def note(self, *, finite: bool, delivered: int) -> None:
-        """Count a pass that delivered so many entries."""
+        """Count a pass, which `delivered` this number of entries."""
         self._skipped = 0 if finite else self._skipped + 1
         self._empty = self._empty + 1 if finite and not delivered else 0
         if self._skipped == MOST_SKIPPED:
