@@ -45,7 +45,7 @@ def rules():
             ]
         ),
         torch.tensor([[1, 0], [0, 7]], dtype=torch.int32),
-        torch.rand(2, 5, LONGEST),
+        torch.rand(2, 6, LONGEST),
         torch.rand(2, 65),
     )
 

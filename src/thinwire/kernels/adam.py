@@ -28,10 +28,11 @@ class AdamRules(NamedTuple):
             of this step.
         places: For each rule, int32: its table in `factors`, and how many steps of
             decay are pending, this one included.
-        factors: For each pair of betas, float32: five rows by the steps waited, of the
-            old momentum, the gradient, the old energy and the gradient's square, and
-            of a step. The last column stands for all longer waits, but the factors of
-            the gradient and its square are then 1 / steps.
+        factors: For each pair of betas, float32: six rows by the steps waited, of the
+            old momentum, the gradient, the old energy, the gradient's square and a
+            step, and of the square again: the least energy that a step counts with.
+            The last column stands for all longer waits, but the factors of the
+            gradient and its square are then 1 / steps.
         decays: For each rule, float32: the product of the last n factors of decay.
 
     """

@@ -61,9 +61,12 @@ class AdamW(torch.optim.AdamW):
 
         m = beta1^tau m + (1 - beta1^tau) d / tau
         v = beta2^tau v + (1 - beta2^tau) d^2 / tau
-        theta -= lr tau^(9/8) m / (sqrt(v) + eps)
+        u = max(v, ((1 - beta1^tau) / c)^2 d^2 / tau)
+        theta -= lr tau^(9/8) m / (sqrt(u) + eps)
 
     with Adam's corrections of bias; nothing of the other elements is read or changed.
+    c = max(1, (1 - beta1) / sqrt(1 - beta2)) is how far a step of AdamW can go; with u,
+    a delivery goes at most tau^(5/8) times that, also where gradients suddenly grow.
     Weight decay counts all steps; what is pending is applied with a delivery, and to
     every element after 64 steps. With everything delivered in every step it is
     torch.optim.AdamW, to the bit for float32 parameters. For bfloat16 and float16

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from thinwire.kernels import AdamRules
@@ -29,24 +30,44 @@ def factors_of(*pairs: tuple[float, float]) -> Tensor:
     """The `factors` of `AdamRules` for pairs of betas, by the steps waited.
 
     After tau steps, for either beta: beta^tau, what is left of the old moment, and
-    (1 - beta^tau) / tau, which makes a new one per step of a sum. The last row is
-    tau^(1/8), by which a step goes farther. Column 0 is not used. All tables have the
-    length that the largest beta needs.
+    (1 - beta^tau) / tau, which makes a new one per step of a sum. Then tau^(1/8), by
+    which a step goes farther, and what the least energy of a step is of a gradient's
+    square. Column 0 is not used. All tables have the length that the largest beta
+    needs.
 
-    >>> factors_of((0.5, 0.25))[0, :, 4].tolist()
-    [0.0625, 0.234375, 0.00390625, 0.2490234375, 1.1892070770263672]
+    >>> factors_of((0.5, 0.75))[0, :4, 4].tolist()
+    [0.0625, 0.234375, 0.31640625, 0.1708984375]
+    >>> factors_of((0.5, 0.75))[0, 4:, 4].tolist()
+    [1.1892070770263672, 0.2197265625]
     """
     largest = max(map(max, pairs))
     steps = ceil(_VANISHING / log(largest)) if largest > 0 else 1
     waited = np.arange(1, min(steps + 2, _MOST_STEPS))
-    tables = np.zeros((len(pairs), 5, len(waited) + 1))
+    tables = np.zeros((len(pairs), 6, len(waited) + 1))
     for table, betas in zip(tables, pairs, strict=True):
         for row, beta in zip((0, 2), betas, strict=True):
             left = np.cumprod(np.full(len(waited), beta))
             table[row, 1:], table[row + 1, 1:] = left, (1 - left) / waited
-    tables[:, :4, -1] = 0
+        table[5, 1:] = _least(*betas, table) / waited
+    tables[:, [0, 1, 2, 3, 5], -1] = 0
     tables[:, 4, 1:] = np.sqrt(np.sqrt(np.sqrt(waited)))
     return torch.from_numpy(tables.astype(np.float32))
+
+
+def _least(
+    beta1: float, beta2: float, table: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The share of a delivery's energy per step that its step counts with, at least.
+
+    The share in v is 1 - beta2^tau. After a few steps that is little compared with the
+    delivery's weight in m, and where gradients grow v has nothing else. A step of AdamW
+    goes as far as (1 - beta1) / sqrt(1 - beta2), or 1 if that is more; a delivery shall
+    go no farther, at its rate. Zero where it does not, as after one step.
+    """
+    farthest = max(1.0, (1 - beta1) / sqrt(1 - beta2))
+    share = ((1 - table[0, 1:]) / farthest) ** 2
+    share[0] = 0
+    return np.where(share > 1 - table[2, 1:], share, 0)
 
 
 def decays_of(pending: Decay) -> Tensor:

@@ -146,8 +146,11 @@ def _update(place: Any, rule: Any, i: int, value: Any) -> None:
     if waited >= last:
         of_mean = of_square = np.float32(1.0) / steps
     momentum = factors[0, column] * load_float(record) + of_mean * value
-    energy = factors[2, column] * load_float(record + 4) + of_square * (value * value)
-    divisor = np.float32(math.sqrt(energy)) / numbers[1] + numbers[2]
+    square = value * value
+    energy = factors[2, column] * load_float(record + 4) + of_square * square
+    least = factors[5, column] * square
+    counted = least if least > energy else energy
+    divisor = np.float32(math.sqrt(counted)) / numbers[1] + numbers[2]
     reach = steps * factors[4, column]
     change = (numbers[0] * (momentum * reach)) / divisor
     kept = _load(param, kind, i) * decays[min(waited, pending)]

@@ -23,6 +23,7 @@ TILE: Any = tl.constexpr(512)
 # dtype, its size, and the first tile of it in a pass over all.
 COLUMNS: Any = tl.constexpr(6)
 NUMBERS: Any = tl.constexpr(5)
+FACTORS: Any = tl.constexpr(6)
 DECAYS: Any = tl.constexpr(65)
 
 # Passes over all elements.
@@ -77,7 +78,7 @@ def _update(
     record = (records + 12 * i).to(tl.pointer_type(tl.float32))
     delivered = tl.load(record + 2, mask=inside, other=0.0)
     waited = (step - delivered).to(tl.int32)
-    factor = factors + pair * 5 * longest + tl.minimum(waited, longest - 1)
+    factor = factors + pair * FACTORS * longest + tl.minimum(waited, longest - 1)
     steps = tl.where(inside, waited, 1).to(tl.float32)
     rate = tl.div_rn(tl.full(steps.shape, 1.0, tl.float32), steps)
     long = waited >= longest - 1
@@ -90,10 +91,13 @@ def _update(
     momentum = of_momentum * tl.load(record, mask=inside, other=0.0) + of_mean * value
     of_energy = tl.load(factor + 2 * longest, mask=inside, other=0.0)
     energy = of_energy * tl.load(record + 1, mask=inside, other=0.0)
-    energy = energy + of_square * (value * value)
+    square = value * value
+    energy = energy + of_square * square
+    least = tl.load(factor + 5 * longest, mask=inside, other=0.0) * square
+    counted = tl.where(least > energy, least, energy)
     root = tl.load(number + 1, mask=inside, other=1.0)
     eps = tl.load(number + 2, mask=inside, other=1.0)
-    divisor = tl.div_rn(tl.sqrt_rn(energy), root) + eps
+    divisor = tl.div_rn(tl.sqrt_rn(counted), root) + eps
     size = tl.load(number, mask=inside, other=0.0)
     reach = steps * tl.load(factor + 4 * longest, mask=inside, other=0.0)
     change = tl.div_rn(size * (momentum * reach), divisor)

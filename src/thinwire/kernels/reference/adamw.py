@@ -75,13 +75,16 @@ def _update(
     waited = (step - records[3 * indices + 2]).long()
     steps = waited.float()
     found = factors[:, waited.clamp(max=last)]
-    of_momentum, of_mean, of_energy, of_square, reach = found
+    of_momentum, of_mean, of_energy, of_square, reach, of_least = found
     of_mean = torch.where(waited < last, of_mean, 1.0 / steps)
     of_square = torch.where(waited < last, of_square, 1.0 / steps)
+    square = value * value
     momentum = of_momentum * records[3 * indices] + of_mean * value
-    energy = of_energy * records[3 * indices + 1] + of_square * (value * value)
+    energy = of_energy * records[3 * indices + 1] + of_square * square
+    least = of_least * square
+    counted = torch.where(least > energy, least, energy)
     # By way of float64: torch's own root of a float32 is not always the nearest.
-    divisor = energy.double().sqrt().float() / root + eps
+    divisor = counted.double().sqrt().float() / root + eps
     change = (size * (momentum * (steps * reach))) / divisor
     kept = param[indices].float() * _decay(rules, rule, waited)
     param[indices] = (kept - change).to(param.dtype)
