@@ -5,6 +5,7 @@ on every machine.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log, sqrt
 from typing import Any
@@ -21,8 +22,6 @@ LONGEST_DECAY = 64
 # A beta's powers count until they are below float32's, or for so many steps.
 _MOST_STEPS = 1 << 16
 _VANISHING = log(2.0) * -150
-
-Decay = tuple[float, ...]
 
 
 @lru_cache(maxsize=16)
@@ -70,51 +69,55 @@ def _least(
     return np.where(share > 1 - table[2, 1:], share, 0)
 
 
-def decays_of(pending: Decay) -> Tensor:
+def decays_of(pending: Sequence[float]) -> Tensor:
     """The products of the last n factors of decay, for n up to `LONGEST_DECAY`."""
     products = np.ones(LONGEST_DECAY + 1)
     products[1 : len(pending) + 1] = np.cumprod(pending[::-1])
     return torch.from_numpy(products.astype(np.float32))
 
 
-def longer(pending: Decay, group: Mapping[str, Any]) -> Decay:
-    """The pending factors of decay, with that of this step."""
-    rate = float(group["lr"]) * group["weight_decay"]
-    return (*pending, 1 - rate) if rate or pending else pending
+@dataclass(slots=True, eq=False)
+class Cohort:
+    """Parameters of a group, with the same count of steps and the same pending decay.
+
+    `pending` is in the states of all of them; each step changes it in place.
+    """
+
+    number: int
+    group: Mapping[str, Any]
+    count: int
+    pending: list[float]
+
+    def begin(self) -> None:
+        """Count a step and its decay."""
+        self.count += 1
+        rate = float(self.group["lr"]) * self.group["weight_decay"]
+        if rate or self.pending:
+            self.pending.append(1 - rate)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether pending decay is to be applied to all elements."""
+        return len(self.pending) >= LONGEST_DECAY
 
 
-class Rules:
-    """Collects the rules of the parameters of one step, equal ones once."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, int, Decay], int] = {}
-        self._numbers: list[tuple[float, ...]] = []
-        self._places: list[tuple[int, int]] = []
-        self._pairs: dict[tuple[float, float], int] = {}
-        self._decays: list[Tensor] = []
-
-    def add(self, group: Mapping[str, Any], step: int, pending: Decay) -> int:
-        """The number of the rule of a parameter in its step `step`."""
-        key = (id(group), step, pending)
-        if key not in self._known:
-            self._known[key] = len(self._numbers)
-            beta1, beta2 = map(float, group["betas"])
-            size = float(group["lr"]) / (1 - beta1**step)
-            root = sqrt(1 - beta2**step)
-            sign = -1 if group["maximize"] else 1
-            numbers = (size, root, group["eps"], sign, step)
-            self._numbers.append(numbers)
-            pair = self._pairs.setdefault((beta1, beta2), len(self._pairs))
-            self._places.append((pair, len(pending)))
-            self._decays.append(decays_of(pending))
-        return self._known[key]
-
-    def of(self, which: Sequence[int]) -> AdamRules:
-        """The tables for parameters that have these rules."""
-        return AdamRules(
-            torch.tensor(which, dtype=torch.int32),
-            torch.tensor(self._numbers, dtype=torch.float32),
-            torch.tensor(self._places, dtype=torch.int32),
-            factors_of(*self._pairs),
-            torch.stack(self._decays),
-        )
+def rules_of(cohorts: Sequence[Cohort], which: Tensor) -> AdamRules:
+    """A rule for each cohort, for parameters that are in those which `which` says."""
+    numbers, places = [], []
+    pairs: dict[tuple[float, float], int] = {}
+    for cohort in cohorts:
+        group, step = cohort.group, cohort.count
+        beta1, beta2 = map(float, group["betas"])
+        size = float(group["lr"]) / (1 - beta1**step)
+        root = sqrt(1 - beta2**step)
+        sign = -1 if group["maximize"] else 1
+        numbers.append((size, root, group["eps"], sign, step))
+        pair = pairs.setdefault((beta1, beta2), len(pairs))
+        places.append((pair, len(cohort.pending)))
+    return AdamRules(
+        which,
+        torch.tensor(numbers, dtype=torch.float32),
+        torch.tensor(places, dtype=torch.int32),
+        factors_of(*pairs),
+        torch.stack([decays_of(cohort.pending) for cohort in cohorts]),
+    )

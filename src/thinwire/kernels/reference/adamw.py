@@ -42,9 +42,9 @@ def decay_(tensors: AdamTensors, rules: AdamRules) -> None:
 
 
 @primitive
-def has_zero(grads: Sequence[Tensor]) -> bool:
+def has_zero(tensors: AdamTensors) -> bool:
     """Whether any element of any gradient is exactly zero."""
-    return any(bool((grad == 0).any()) for grad in grads)
+    return any(bool((grad == 0).any()) for grad in tensors.grads)
 
 
 def in_memory(tensor: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def _update(
     *,
     everything: bool = False,
 ) -> None:
-    param, grad, records = (in_memory(each[number]) for each in tensors)
+    param, grad, records = (in_memory(each[number]) for each in tensors[:3])
     values = grad[indices]
     if not everything:
         indices, values = indices[values != 0], values[values != 0]
