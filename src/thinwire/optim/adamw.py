@@ -182,9 +182,9 @@ class AdamW(torch.optim.AdamW):
         if renewed:
             plans = self._plans()
         for plan in plans:
-            # With others, what the next step finds is compared with what this one left.
             renewed = plan.step(grads, told) or renewed
         if renewed:
+            # The step has changed states; the next one compares with what it left.
             planned = Facts(self.param_groups, self.state)
             planned.take_gradients()
         self._planned = planned, plans
