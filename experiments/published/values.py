@@ -52,7 +52,7 @@ def network() -> nn.Module:
 
 
 def specs() -> list[Spec]:
-    """Dense, then every codec; all seeds of one before the next."""
+    """Dense, then every codec; all of one seed before the next."""
     sparse = [Reduction(method="topk", density=0.01, codec=name) for name in CODECS]
     return [
         Spec(task="mlp-fashion", reduction=each, workers=WORKERS, seed=seed)

@@ -1,10 +1,11 @@
 """Published comparisons: figures as published, and ours computed in the same way."""
 
 import sys
+from pathlib import Path
 
 import pytest
 from experiments.published import __main__ as module
-from experiments.published import deepreduce
+from experiments.published import deepreduce, values
 
 
 @pytest.fixture
@@ -154,3 +155,16 @@ def test_an_iteration_with_dense_sums_is_nearly_what_was_published():
     published = deepreduce.ITERATIONS["dense"]
     for link, seconds in zip(deepreduce.LINKS, published, strict=True):
         assert 0.85 * seconds < deepreduce.iteration("dense", link) < seconds
+
+
+PAGE = Path(__file__).parents[2] / "docs/experiments/published.md"
+
+
+def test_the_page_shows_what_was_trained(capsys):
+    file = Path(values.__file__).with_name("values.jsonl")
+    runs = values.known(file)
+    assert list(runs) == [spec.key for spec in values.specs()]
+    values.show(file)
+    table = capsys.readouterr().out.splitlines()
+    assert len(table) == 2 + 1 + len(values.CODECS)
+    assert set(table) <= set(PAGE.read_text().splitlines())
