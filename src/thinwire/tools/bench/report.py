@@ -38,7 +38,8 @@ def page(every: Sequence[Figures]) -> str:
     trainings = [each for each in every if each[KIND] == "train"]
     body = [*_scaling(reductions), *map(_reduction, reductions)]
     body += map(_training, trainings)
-    machines = dict.fromkeys(str(each["machine"]) for each in every)
+    body += [_plan(each) for each in every if each[KIND] == "plan"]
+    machines = dict.fromkeys(str(each.get("machine", "")) for each in every)
     footer = "<br>".join(escape(machine) for machine in machines)
     title = "thinwire bench"
     return (
@@ -249,6 +250,16 @@ def _training(figures: Figures) -> str:
     caption = f"Forward, backward and optimizer; {figures['date']}."
     parts = section("A step", chart) + section("Figures", table(heads, cells, caption))
     return f"<section><h2>{escape(title)}</h2>{parts}</section>"
+
+
+def _plan(figures: Figures) -> str:
+    rows = [
+        [row["label"], _number(row["step_s"]), f"{row['bytes_sent'] / 1e6:.3g}"]
+        for row in figures["forecasts"]
+    ]
+    heads = ["method", "ms a step", "MB sent a step"]
+    said = f"<p class=verdict>{escape(figures['verdict'])}</p>"
+    return said + section("Forecast", table(heads, rows, figures["setting"]))
 
 
 def _link(figures: Figures) -> str:

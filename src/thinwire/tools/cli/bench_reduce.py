@@ -1,8 +1,6 @@
 """`thinwire bench reduce`: its table, its file, its report."""
 
-import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,13 +12,13 @@ from thinwire.tools.bench import files, report
 from thinwire.tools.bench.reduce import Settings
 from thinwire.tools.bench.torch_methods import DENSE
 from thinwire.tools.cli import formatting
-from thinwire.tools.cli.formatting import parse_count
 from thinwire.tools.cli.launch import Place, place, run, split
 from thinwire.tools.cli.options import (
     Codecs,
     Density,
     Json,
     Methods,
+    Parameters,
     Peers,
     Rate,
     ReportPage,
@@ -29,6 +27,8 @@ from thinwire.tools.cli.options import (
     peer_names,
     takes,
 )
+from thinwire.tools.cli.outputs import Outputs
+from thinwire.tools.quantities import parse_count
 
 DEFAULT_METHODS = "bf16,topk,gtopk,spardl,gs-sgd"
 DEFAULT_PEERS = "torch-bf16,torch-fp16,powersgd-1,powersgd-2,powersgd-4"
@@ -52,9 +52,7 @@ class ReduceOptions:
 
     methods: Methods = DEFAULT_METHODS
     peers: Peers = DEFAULT_PEERS
-    size: Annotated[
-        str, typer.Option(help="Elements of the gradient.", metavar="NUMBER")
-    ] = "14.7e6"
+    parameters: Parameters = "14.7M"
     density: Density = 0.01
     codec: Codecs = ""
     workers: Workers = 4
@@ -72,7 +70,7 @@ class ReduceOptions:
     def settings(self, where: Place) -> Settings:
         """The settings of every rank."""
         return Settings(
-            size=parse_count(self.size, "size"),
+            size=parse_count(self.parameters, "parameters"),
             density=self.density,
             methods=method_names(self.methods),
             codecs=split(self.codec),
@@ -93,46 +91,22 @@ def command(options: ReduceOptions) -> None:
     forecast for that rate.
     """
     where = place(options.workers, options.rate)
-    outputs = Outputs(options.json, options.page)
-    measure(where, options.settings(where), Console(), outputs)
+    measure(where, options.settings(where), Outputs(options.json, options.page))
 
 
-def measure(
-    where: Place, settings: Settings, console: Console, outputs: "Outputs"
-) -> None:
+def measure(where: Place, settings: Settings, outputs: Outputs) -> None:
     """Measure, show, save."""
     outputs.check()
     settings.check(where.workers)
-    found = run(where, "reduce", asdict(settings), console)
+    found = run(where, "reduce", asdict(settings))
     if found is None:
         return
+    console = outputs.console
     figures = {files.KIND: "reduce", "version": files.VERSION, **found}
     show(figures, console)
     for line in remarks(figures, where):
         console.print(line, style="yellow", highlight=False, markup=False)
-    outputs.write(figures, console)
-
-
-class Outputs:
-    """The files that were asked for."""
-
-    def __init__(self, figures: Path | None, page: Path | None) -> None:
-        self._figures, self._page = figures, page
-
-    def check(self) -> None:
-        """Refuse what could not be written, before anything is measured."""
-        for path in (self._figures, self._page):
-            if path is not None:
-                files.check_folder(path)
-
-    def write(self, figures: dict[str, Any], console: Console) -> None:
-        """Write them."""
-        if self._figures is not None:
-            self._figures.write_text(json.dumps(figures, indent=1) + "\n")
-            _say(f"Figures written to {self._figures}", console)
-        if self._page is not None:
-            self._page.write_text(report.page([figures]))
-            _say(f"Report written to {self._page}", console)
+    outputs.write(figures, lambda: report.page([figures]))
 
 
 def show(figures: dict[str, Any], console: Console) -> None:
@@ -229,7 +203,3 @@ def _cells(row: dict[str, Any], dense: dict[str, Any], floor: float) -> list[str
 
 def _ms(seconds: float) -> str:
     return formatting.milliseconds(seconds).removesuffix(" ms")
-
-
-def _say(text: str, console: Console) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
