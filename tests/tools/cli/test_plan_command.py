@@ -101,7 +101,7 @@ def test_a_page_is_drawn(capsys, tmp_path):
         page = file.read_text()
         file.unlink()
         assert page.startswith("<!doctype html>")
-        assert "Take spardl teams=" in page
+        assert "Use spardl teams=" in page
         assert "<script" not in page
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from thinwire.tools.bench import files, net
+from thinwire.tools.bench import net
 from thinwire.tools.cli import formatting
 from thinwire.tools.cli.launch import Place, run
 from thinwire.tools.cli.outputs import Outputs
 from thinwire.tools.profile import Profile, typed
 from thinwire.tools.quantities import rate_text
+from thinwire.tools.report import files
 
 _MOST_SHOWN = 8  # ranks whose pairs fit a terminal
 

@@ -8,7 +8,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from thinwire.tools.bench import files, report
 from thinwire.tools.bench.reduce import Settings
 from thinwire.tools.bench.torch_methods import DENSE
 from thinwire.tools.cli import formatting
@@ -29,6 +28,8 @@ from thinwire.tools.cli.options import (
 )
 from thinwire.tools.cli.outputs import Outputs
 from thinwire.tools.quantities import parse_count
+from thinwire.tools.report import files
+from thinwire.tools.report.document import draw
 
 DEFAULT_METHODS = "bf16,topk,gtopk,spardl,gs-sgd"
 DEFAULT_PEERS = "torch-bf16,torch-fp16,powersgd-1,powersgd-2,powersgd-4"
@@ -106,7 +107,7 @@ def measure(where: Place, settings: Settings, outputs: Outputs) -> None:
     show(figures, console)
     for line in remarks(figures, where):
         console.print(line, style="yellow", highlight=False, markup=False)
-    outputs.write(figures, lambda: report.page([figures]))
+    outputs.write(figures, lambda: draw([figures]))
 
 
 def show(figures: dict[str, Any], console: Console) -> None:

@@ -7,7 +7,6 @@ import typer
 from rich import box
 from rich.table import Table
 
-from thinwire.tools.bench import files, report
 from thinwire.tools.bench.torch_methods import DENSE
 from thinwire.tools.bench.train import ALONE, Settings
 from thinwire.tools.cli import formatting
@@ -27,6 +26,8 @@ from thinwire.tools.cli.options import (
     takes,
 )
 from thinwire.tools.cli.outputs import Outputs
+from thinwire.tools.report import files
+from thinwire.tools.report.document import draw
 
 _NOTES = f"""\
 Forward, backward and the optimizer's step on the slowest rank, from a common start; \
@@ -103,7 +104,7 @@ def measure(where: Place, settings: Settings, outputs: Outputs) -> None:
             highlight=False,
             markup=False,
         )
-    outputs.write(figures, lambda: report.page([figures]))
+    outputs.write(figures, lambda: draw([figures]))
 
 
 def _table(figures: dict[str, Any]) -> Table:

@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from thinwire.errors import ConfigError
-from thinwire.tools.bench import files
 from thinwire.tools.cli.command import STANDARD_OUTPUT
+from thinwire.tools.report import files
 
 
 @dataclass(frozen=True, slots=True)

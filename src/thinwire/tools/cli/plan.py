@@ -10,7 +10,6 @@ import typer
 from thinwire.cost import Link
 from thinwire.errors import ConfigError
 from thinwire.tools import profile
-from thinwire.tools.bench import report as pages
 from thinwire.tools.cli.options import Json, ReportPage, takes
 from thinwire.tools.cli.outputs import Outputs
 from thinwire.tools.cli.plan_report import Report, shown
@@ -20,6 +19,7 @@ from thinwire.tools.plan.candidates import Candidates, compared, with_teams
 from thinwire.tools.plan.forecast import Scenario, named
 from thinwire.tools.plan.model import count_parameters
 from thinwire.tools.quantities import parse_count, parse_duration, parse_rate
+from thinwire.tools.report.document import draw
 
 DEFAULT_METHODS = "dense,bf16,topk,gtopk,spardl,gs-sgd"
 
@@ -118,10 +118,10 @@ class PlanOptions:
         )
 
     def assumed(self) -> str:
-        """What was not given and taken to be nothing, as the beginning of a sentence.
+        """What was not given and taken to be nothing, in words.
 
         >>> PlanOptions(workers=8, link="1gbit").assumed()
-        'With no latency (--link 1gbit,100us) and no backward pass (--backward 0.2s): '
+        'with no latency (--link 1gbit,100us) and no backward pass (--backward 0.2s)'
         >>> PlanOptions(workers=8, link="1gbit,100us", backward="0s").assumed()
         ''
         """
@@ -130,7 +130,7 @@ class PlanOptions:
             missing.append(f"no latency (--link {self.link},100us)")
         if not self.backward:
             missing.append("no backward pass (--backward 0.2s)")
-        return f"With {' and '.join(missing)}: " if missing else ""
+        return f"with {' and '.join(missing)}" if missing else ""
 
     def _parameters(self) -> int:
         if (self.model is None) == (self.parameters is None):
@@ -173,7 +173,7 @@ def command(options: PlanOptions) -> None:
     report = _forecast(options)
     outputs.console.print(shown(report))
     figures = report.as_dict()
-    outputs.write(figures, lambda: pages.page([figures]))
+    outputs.write(figures, lambda: draw([figures]))
 
 
 def _forecast(options: PlanOptions) -> Report:

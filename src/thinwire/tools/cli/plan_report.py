@@ -9,11 +9,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from thinwire.tools.bench.files import KIND, VERSION
 from thinwire.tools.cli.formatting import count, milliseconds, nbytes
 from thinwire.tools.plan.accuracy import behind, held
 from thinwire.tools.plan.forecast import Forecast, Scenario
 from thinwire.tools.plan.recommend import Advice, called, percent
+from thinwire.tools.report.files import KIND, VERSION
 
 _BAR = 12
 # Told apart without colours too.
@@ -60,7 +60,16 @@ class Report:
     def verdict(self) -> str:
         """The recommendation, in a sentence or two, and what it assumes."""
         said = self.advice.sentence
-        return self.assumed + said[0].lower() + said[1:] if self.assumed else said
+        if not self.assumed:
+            return said
+        first = self.assumed[0].upper() + self.assumed[1:]
+        return f"{first}: {said[0].lower()}{said[1:]}"
+
+    def label(self, row: Forecast) -> str:
+        """The name of a row, which no other has."""
+        codecs = {each.choice.codec for each in self.forecasts} - {None}
+        several = len(codecs) > 1 and row.choice.codec is not None
+        return called(row) + f", {row.choice.codec}" * several
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain values, for JSON."""
@@ -80,11 +89,16 @@ class Report:
             "ranks_per_machine": scenario.ranks_per_machine,
             "cores": scenario.cores,
             "setting": setting(scenario),
+            "assumed": self.assumed,
             "verdict": self.verdict,
             "accuracy": advice.accuracy,
             "dense_is_best": advice.keeps_dense,
-            "recommended": called(advice.dense if advice.keeps_dense else advice.taken),
-            "forecasts": [_row_as_dict(row) for row in self.rows],
+            "recommended": self.label(
+                advice.dense if advice.keeps_dense else advice.taken
+            ),
+            "forecasts": [
+                {"label": self.label(row), **_row_as_dict(row)} for row in self.rows
+            ],
         }
 
 
@@ -183,7 +197,6 @@ def setting(scenario: Scenario) -> str:
 def _row_as_dict(row: Forecast) -> dict[str, Any]:
     reduction, found = row.reduction, behind(row.choice)
     return {
-        "label": called(row),
         "method": row.choice.method,
         "options": dict(row.choice.options),
         "density": row.choice.density,

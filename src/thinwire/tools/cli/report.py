@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from thinwire.tools.bench import files, report
+from thinwire.tools.cli.outputs import Outputs
+from thinwire.tools.report import files
+from thinwire.tools.report.document import draw
 
 
 def command(
@@ -19,6 +20,7 @@ def command(
     ] = Path("report.html"),
 ) -> None:
     """Draw figures of several runs on one page: one file of HTML, nothing else."""
-    files.check_folder(out)
-    out.write_text(report.page([files.read(path) for path in figures]))
-    Console().print(f"Report written to {out}", highlight=False, soft_wrap=True)
+    outputs = Outputs(page=out)
+    outputs.check()
+    found = [each for path in figures for each in files.read(path)]
+    outputs.write({}, lambda: draw(found))

@@ -8,11 +8,12 @@ from html import escape
 from thinwire.tools.report.axis import Axis, plain
 from thinwire.tools.report.style import variables
 
-_LETTER = 8.0  # the width of a bold one at 13 pixels, seldom more
+_LETTER, _NARROW, _WIDE = 9.0, 6.0, 13.0  # of bold ones at 13 pixels, seldom more
 _LINE = 17.0  # names are at least this far apart
 _LEFT, _TOP, _BOTTOM = 54.0, 14.0, 44.0
 _LEADER = 18.0  # from the end of a line to its name
 _MOST_MARKS = 60  # points of a line that say their numbers
+_WIDER = "mwMW@%OQGD"
 _FEW = 8
 _DASHES = ("none", "7 3", "2 3", "10 3 2 3", "1 5", "14 4")
 
@@ -80,8 +81,28 @@ def curves(
 
 def _room(names: Sequence[str], width: int) -> float:
     """For names at the right: two fifths of the picture at most."""
-    longest = max(map(len, names), default=0)
-    return min(_LEADER + 6 + _LETTER * longest, 0.4 * width)
+    longest = max(map(_long, names), default=0.0)
+    return min(_LEADER + 6 + longest, 0.4 * width)
+
+
+def _long(name: str) -> float:
+    """How wide a name is, about: fonts differ."""
+    return sum(
+        _NARROW
+        if letter in "iljt.,:;|!'() "
+        else _WIDE
+        if letter in _WIDER
+        else _LETTER
+        for letter in name
+    )
+
+
+def _fitting(name: str, room: float) -> str:
+    if _long(name) <= room:
+        return name
+    while name and _long(name) + _WIDE > room:
+        name = name[:-1]
+    return name + "…"
 
 
 def _frame(
@@ -144,14 +165,13 @@ def _line(one: Series, dash: str, across: Axis, up: Axis) -> str:
 def _names(every: Sequence[Series], across: Axis, up: Axis, room: float) -> list[str]:
     """Names beside the ends of their lines, apart from one another."""
     left = across.end + _LEADER
-    most = int((room - _LEADER) / _LETTER)
     ends = [
         (across.at(each.points[-1][0]), up.at(each.points[-1][1])) for each in every
     ]
     tops = apart([y for _, y in ends], _LINE, (up.end, up.start))
     drawn = []
     for each, (x, y), top in zip(every, ends, tops, strict=True):
-        name = each.name if len(each.name) <= most else each.name[: most - 1] + "…"
+        name = _fitting(each.name, room - _LEADER)
         drawn.append(
             f'<line class="leader" x1="{x + 5:.1f}" y1="{y:.1f}" x2="{left - 3:.1f}" '
             f'y2="{top:.1f}"/><text class="name {_colour(each)}" x="{left:.1f}" '
