@@ -40,8 +40,9 @@ _NOTES = """\
 median: of the slowest rank, from a common start to the mean on every rank; low, high: \
 its quartiles. cpu: processor time of a worker. wire: bytes that the busiest rank's \
 interface sent, TCP/IP included; sent: what the method counts. floor: 2 k (P - 1) / P \
-entries of 16 bits and the entropy of an index. error: of one reduction with nothing \
-remembered, |delivered - mean| / |mean|; what is not delivered stays in the residual.
+entries of 16 bits and the entropy of an index. error: what \
+one reduction alone leaves for later, |delivered - mean| / |mean|; near 100 % is usual \
+at a density of 1 %, as the rest is remembered and delivered in later steps.
 agree, exch.: waiting, for the wire and for other ranks.
 All verified in this run: every rank gets the same bits, and delivered plus residual \
 add up to the gradients."""

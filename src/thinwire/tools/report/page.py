@@ -52,7 +52,8 @@ grid-template-columns:14.5rem 1fr 5rem}}
 .bar i:first-of-type{{border-radius:2px 0 0 2px}}
 .bar i:last-of-type{{border-radius:0 2px 2px 0}}
 .ours .fill{{background:var(--ours)}}.theirs .fill{{background:var(--theirs)}}
-.bar u{{position:absolute;top:calc(50% - 1px);height:2px;background:var(--ink)}}
+.bar u{{position:absolute;top:calc(50% - 1px);height:2px;background:var(--ink);
+box-shadow:0 0 0 1px var(--card)}}
 .num{{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}}
 .tip{{display:none;position:absolute;z-index:1;top:100%;left:0;right:0;
 background:var(--ink);color:var(--page);border-radius:.4rem;padding:.4rem .7rem}}
