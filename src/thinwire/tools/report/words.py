@@ -37,7 +37,8 @@ def dense_of(rows: list[Figures]) -> Figures:
 def nbytes(row: Figures) -> float | None:
     """What the busiest rank sent; None where nothing counted it."""
     wire = row.get("wire")
-    return row["sent"] if wire is None else wire
+    count: float | None = row["sent"] if wire is None else wire
+    return count
 
 
 def ms(seconds: float) -> str:
