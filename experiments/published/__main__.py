@@ -46,13 +46,13 @@ from thinwire.errors import LabError
 from thinwire.groups import SimulatedGroup, simulate
 from thinwire.layout import Layout
 from thinwire.sparse import keep_count
-from thinwire.tools.bench import files
 from thinwire.tools.bench.codecs import one_thread
 from thinwire.tools.bench.gradients import Gradients
 from thinwire.tools.bench.machine import machine
 from thinwire.tools.bench.reduce import LEAST_REPEATS, Settings
 from thinwire.tools.bench.torch_methods import DENSE
 from thinwire.tools.cli.launch import place, run
+from thinwire.tools.report import files
 
 LINK = Link(latency=436e-6, bandwidth=125e6)
 # A simulation has at most WORKABLE elements on all ranks together, but SparDL's lists,
