@@ -15,7 +15,7 @@ from thinwire.tools.cli import lab as lab_commands
 from thinwire.tools.cli import methods as methods_command
 from thinwire.tools.cli import plan as plan_command
 from thinwire.tools.cli.formatting import parse_count
-from thinwire.tools.cli.options import Density, Json
+from thinwire.tools.cli.options import Density
 from thinwire.version import __version__
 
 app = typer.Typer(
@@ -83,28 +83,6 @@ def methods(
         methods_command.show(cards, console)
 
 
-@app.command()
-def demo(
-    *,
-    methods: Annotated[
-        str,
-        typer.Option(help="Methods to compare, separated by commas, or 'all'."),
-    ] = demo_command.DEFAULT_METHODS,
-    workers: Annotated[int, typer.Option(help="Local processes to start.")] = 4,
-    seconds: Annotated[
-        float,
-        typer.Option(help="Time for everything; each method makes at least 10 steps."),
-    ] = 120.0,
-    density: Density = 0.01,
-    json: Json = None,
-) -> None:
-    """Train a small language model with each method; compare bytes and losses.
-
-    It learns from the source of Python's standard library, so nothing is downloaded.
-    """
-    settings = demo_command.settings(methods, workers, seconds, density)
-    demo_command.run(settings, Console(), json)
-
-
+app.command("demo")(demo_command.command)
 app.command("plan")(plan_command.command)
 app.command("doctor")(doctor_command.command)
