@@ -30,7 +30,7 @@ from thinwire.tools.quantities import rate_text
 
 # Plain DDP; half the bytes and nothing left out, the smallest change there is; the best
 # known method of PyTorch's; and ours.
-DEFAULT_METHODS = "dense,bf16,powersgd-2,spardl"
+DEFAULT_METHODS = "dense,bf16,powersgd-4,spardl"
 
 _MODULE = "thinwire.tools.cli.demo_worker"
 

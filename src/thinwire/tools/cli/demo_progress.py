@@ -15,7 +15,7 @@ from thinwire.tools.demo.race import Settings
 
 OnProgress = Callable[[ProgressEvent], None]
 
-_BAR = 20
+_BAR = 14
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _CURVE = 16  # columns
 _PARTS = 5  # of a run: a line for each, where there is no terminal

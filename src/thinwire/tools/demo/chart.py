@@ -64,7 +64,7 @@ class _Scale:
         """Round numbers within, about as many as there is room for."""
         rough = (self.high - self.low) / _TICKS
         power = 10.0 ** floor(log10(rough))
-        step = next(s * power for s in (1, 2, 5, 10) if s * power >= rough)
+        step = next(s * power for s in (1, 2, 2.5, 5, 10) if s * power >= rough)
         number = step * -floor(-self.low / step)
         found = []
         while number <= self.high:

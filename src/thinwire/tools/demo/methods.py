@@ -22,7 +22,7 @@ from thinwire.cost import ring_all_reduce
 from thinwire.groups.torch import TorchGroup
 from thinwire.hooks import agreement
 from thinwire.hooks.attach import attach
-from thinwire.hooks.ddp import DDPState
+from thinwire.hooks.state import State
 from thinwire.optim import AdamW
 
 PLAIN = "dense"
@@ -50,7 +50,7 @@ class Trainer:
         self._size = sum(p.numel() for p in module.parameters())
         self._steps = 0
         self._power: PowerSGDState | None = None
-        self._state: DDPState | None = None
+        self._state: State | None = None
         power = powersgd_rank(method)
         if power is not None:
             self.model = DistributedDataParallel(module, bucket_cap_mb=_ONE_BUCKET_MB)
