@@ -9,7 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 
 # Where the commands of a group are, and what they do, in a line.
 _COMMANDS = {
-    "demo": ("demo_command", "Train a small model with several methods."),
+    "demo": ("demo", "Train a small model with several methods, on a slow network."),
     "plan": ("plan", "Forecast the time of a training step with each method."),
     "methods": ("methods", "List the methods, and what each would send."),
     "doctor": ("doctor", "Look for what slows ranks down or stops them."),
