@@ -64,6 +64,7 @@ class TorchGroup(Group):
         self._device = torch.device(device if device is not None else default)
         self._rank, self._size = group.rank(), group.size()
         self._failure: str | None = None
+        self._on_failure: list[Callable[[str], object]] = []
         # Ends the process group, where that is this object's.
         self._own: Callable[[], object] | None = None
         self._transport: Transport
@@ -107,6 +108,21 @@ class TorchGroup(Group):
             new._own = weakref.finalize(new, own_groups.end_later, made)
             new._own.atexit = False
         return new
+
+    def link(self, other: "TorchGroup") -> None:
+        """Make a failure of either group one of both, so that all their ranks know."""
+        self.on_failure(other.leave)
+        other.on_failure(self.leave)
+
+    def on_failure(self, call: Callable[[str], object]) -> None:
+        """Call this, with what has failed, when this rank leaves the group."""
+        self._on_failure.append(call)
+
+    def leave(self, why: str) -> None:
+        """End all calls of peers that wait for this rank; later calls raise."""
+        if self._failure is None:
+            self._failure = why
+            self._leave()
 
     def close(self) -> None:
         """End the process group if it is this object's own; later calls raise.
@@ -273,6 +289,8 @@ class TorchGroup(Group):
         probe = FailureProbe(store, self._rank, self._size, self._transport.report())
         probe.report()
         self._transport.disconnect()
+        for call in self._on_failure:
+            call(self._failure or "it was left")
         return closed, probe
 
 
