@@ -192,7 +192,8 @@ class BackwardPass:
         old = frozenset[str]().union(*(bucket.old for bucket in self.buckets))
         # In one order, whatever DDP's buckets are: so a resumed run has the same norm.
         new = [found[name] for name in sorted(found.keys() - old)]
-        clip_(new, clip, self.scale, spared=[found[name] for name in old])
+        spared = [found[name] for name in old]
+        clip_(new, clip, self.scale, spared=spared, group=self.group)
 
     def _reduce_all(self, units: Sequence[int], *, last: bool) -> None:
         """Reduce units; `last` are those of the pass's last bucket.

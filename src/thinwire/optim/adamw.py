@@ -20,6 +20,7 @@ from thinwire.optim.deliveries import DeliveryState, Told, Way
 from thinwire.optim.moments import State
 from thinwire.optim.rows import update_rows_
 from thinwire.optim.rules import LONGEST_DECAY, Rules, longer
+from thinwire.optim.shards import local, locals_of, state_of
 from thinwire.saved_values import mapping
 
 Group = dict[str, Any]
@@ -40,9 +41,11 @@ class _Member:
     """A parameter that has a gradient in this step.
 
     `work` and `grad` have the same memory layout, without gaps: those of the parameter,
-    or copies. A sparse gradient has its own.
+    or copies. A sparse gradient has its own. Of `key`, if it is sharded, these are all
+    of this rank's shard.
     """
 
+    key: Tensor
     param: Tensor
     work: Tensor
     grad: Tensor
@@ -168,7 +171,9 @@ class AdamW(torch.optim.AdamW):
             # torch rounds all of it to the parameter's dtype.
             for param, saved in given:
                 step = self.state[param]["step"].clone()
-                self.state[param] = moments.loaded(param, saved, step)
+                self.state[param] = {}
+                mine = moments.loaded(local(param), locals_of(saved), step)
+                state_of(self.state[param], param).update(mine)
 
         hooks = (
             self.register_load_state_dict_pre_hook(check),  # after those of the user
@@ -204,7 +209,7 @@ class AdamW(torch.optim.AdamW):
                 grads = [m.grad for m in here if not m.grad.is_sparse]
                 whole = not kernels.has_zero(grads)
             else:
-                whole = all(told.way(member.param) == "all" for member in here)
+                whole = all(told.way(member.key) == "all" for member in here)
             torchs = [m for m in here if whole and _is_torchs(m)]
             for group in self.param_groups if torchs else ():
                 self._step_as_torch(group, [m for m in torchs if m.group is group])
@@ -218,13 +223,14 @@ class AdamW(torch.optim.AdamW):
         for group in self.param_groups:
             fused = bool(group["fused"])
             for param in group["params"]:
-                grad = param.grad
-                if grad is None:
+                if param.grad is None:
                     continue
                 state = self.state[param]
                 if not state:
                     state.update(moments.new_state(param, fused=fused))
-                found.append(_Member(param, *_aligned(param, grad), state, group))
+                mine, held = local(param), state_of(state, param)
+                work = _aligned(mine, local(param.grad))
+                found.append(_Member(param, mine, *work, held, group))
         return found
 
     def _step_as_torch(self, group: Group, members: Sequence[_Member]) -> None:
@@ -289,9 +295,9 @@ def _update_dense(
     """Update delivered elements; where nothing was `told`, those of the usual way."""
     ways: dict[Way, list[_Member]] = {"listed": [], "nonzero": [], "all": []}
     for member in members:
-        ways[usual if told is None else told.way(member.param)].append(member)
+        ways[usual if told is None else told.way(member.key)].append(member)
     if told is not None and (listed := ways["listed"]):
-        lists = told.lists([member.param for member in listed])
+        lists = told.lists([member.key for member in listed])
         kernels.adamw_at_(*_call(listed, rules), lists)
     if ways["nonzero"]:
         kernels.adamw_(*_call(ways["nonzero"], rules), everything=False)
