@@ -17,7 +17,7 @@ from thinwire.hooks.shards import Shards
 from thinwire.hooks.units import Names
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Shard:
     """A parameter of which this rank has a shard; `grad` is that of the shard."""
 

@@ -17,6 +17,7 @@ from thinwire.groups.torch import TorchGroup
 from thinwire.hooks.inspection import Wrapped, sparse_names
 from thinwire.hooks.options import refuse_wrong
 from thinwire.hooks.place import Place
+from thinwire.hooks.sharded.reduction import is_watched
 from thinwire.hooks.shards import Cut, Shards
 
 HOW = (
@@ -97,6 +98,11 @@ class ShardedModel:
                 f"the model is a {type(self.model).__name__}, not sharded by "
                 "fully_shard, and replicate_group, mesh or overlap is given: leave it "
                 f"out with DistributedDataParallel. For a sharded model: {HOW}"
+            )
+        if is_watched(self.model):
+            raise ConfigError(
+                "the model is attached to already: attach once, or close the other "
+                "state first"
             )
         if self.process_group is not None:
             raise ConfigError(

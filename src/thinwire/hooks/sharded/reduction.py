@@ -9,9 +9,10 @@ order: the one in which rank 0 got them in the first pass.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from thinwire.errors import ConfigError
 from thinwire.hooks import agreement
@@ -20,6 +21,15 @@ from thinwire.hooks.passes import Passes, at_end_of_backward
 from thinwire.hooks.sharded.gradients import Run, Taken
 
 Units = Sequence[tuple[Run, ...]]
+
+# A model that was closed keeps the hooks until it is attached to again.
+_WATCHED: "WeakKeyDictionary[nn.Module, Reduction]" = WeakKeyDictionary()
+
+
+def is_watched(model: nn.Module) -> bool:
+    """Whether a state that is not closed takes the gradients of a model."""
+    found = _WATCHED.get(model)
+    return found is not None and not found._closed  # noqa: SLF001
 
 
 class Reduction:
@@ -51,11 +61,16 @@ class Reduction:
         self._twice: str | None = None
         self._taken: list[Taken] = []
         self._submitted = 0
-        self._begun = False
+        self._begun = self._closed = False
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
 
-    def watch(self) -> list[torch.utils.hooks.RemovableHandle]:
-        """Take the gradients of the parameters from now on; returns what ends this."""
-        return [
+    def watch(self, model: nn.Module) -> None:
+        """Take the gradients of a model from now on; nothing else may do so."""
+        before = _WATCHED.get(model)
+        for hook in before._hooks if before is not None else ():  # noqa: SLF001
+            hook.remove()
+        _WATCHED[model] = self
+        self._hooks = [
             shard.parameter.register_post_accumulate_grad_hook(
                 partial(self._note, name)
             )  # type: ignore[no-untyped-call]
@@ -64,6 +79,10 @@ class Reduction:
             for name, shard in run.named()
         ]
 
+    def close(self) -> None:
+        """Refuse further gradients, until another one watches the model."""
+        self._closed = True
+
     def reduce(self) -> None:
         """Reduce what `.grad` holds, outside of a backward pass."""
         self._begin()
@@ -71,6 +90,11 @@ class Reduction:
 
     def _note(self, name: str, _: Tensor) -> None:
         """FSDP has set a gradient."""
+        if self._closed:
+            raise ConfigError(
+                "this state is closed, and nothing else reduces between replicas: "
+                "attach to the model again to train on"
+            )
         if self._overlap and not self._begun:
             self._begin()
             at_end_of_backward(self._finish)

@@ -61,8 +61,8 @@ class ShardedState(State):
         except BaseException:
             self.close()
             raise
-        for hook in self._reduction.watch():
-            self.on_close(hook.remove)
+        self._reduction.watch(model.model)
+        self.on_close(self._reduction.close)
 
     def reduce(self) -> None:
         """Replace the gradients by their means, on all ranks together.
