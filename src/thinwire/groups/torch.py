@@ -18,6 +18,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Self
@@ -65,6 +66,8 @@ class TorchGroup(Group):
         self._rank, self._size = group.rank(), group.size()
         self._failure: str | None = None
         self._on_failure: list[Callable[[str], object]] = []
+        # What errors call the ranks.
+        self.names: Sequence[int] = range(self._size)
         # Ends the process group, where that is this object's.
         self._own: Callable[[], object] | None = None
         self._transport: Transport
@@ -275,8 +278,11 @@ class TorchGroup(Group):
         timed_out = time.monotonic() >= self._transport.deadline - 0.01
         closed, probe = self._leave()
         blamed = frozenset() if timed_out else closed
-        failure = Failure(call, self.timeout, error, blamed, self._rank)
-        return diagnose(failure, probe.findings())
+        named = frozenset(self.names[rank] for rank in blamed)
+        failure = Failure(call, self.timeout, error, named, self._rank)
+        found = probe.findings()
+        missing = frozenset(self.names[rank] for rank in found.missing)
+        return diagnose(failure, replace(found, missing=missing))
 
     def _leave(self) -> tuple[frozenset[int], FailureProbe]:
         """Report that this rank is alive, and close all its connections.

@@ -1,4 +1,4 @@
-"""attach: from a DDP model and a name to sparse gradients, in one line."""
+"""attach: from a model and a name to sparse gradients, in one line."""
 
 import os
 from collections.abc import Callable
@@ -33,13 +33,14 @@ def attach(
     timeout: float | timedelta | None = None,
     **options: Unpack[Options],
 ) -> State:
-    """Reduce the gradients of a DDP model with a named method from now on.
+    """Reduce the gradients of a model with a named method from now on.
 
     All ranks call it together with the same arguments. A bad argument or a difference
     is an error on every rank, and nothing has changed.
 
     Args:
-        model: A model wrapped in DistributedDataParallel, without a hook yet.
+        model: A model wrapped in DistributedDataParallel, without a hook yet, or
+            sharded by FSDP2's `fully_shard`.
         method: What `thinwire methods` lists.
         density: The fraction of the gradient that is kept, above 0 and at most 1. One
             percent was within a point of dense training with ResNet-20 on CIFAR-10, and
@@ -69,6 +70,11 @@ def attach(
                 with any method: "gather" (the rows of all ranks to all ranks), "union"
                 (a bitmap of rows, then their sum), "s2" (both at once, rounded to about
                 2^-27 of the largest) or "cheapest"; or a collective on rows.
+            mesh: Of a model sharded by `fully_shard` over one dimension of a mesh: this
+                mesh, whose other dimension is that of replicas: docs/guides/hsdp.md.
+            replicate_group: Instead of `mesh`: the ranks that have the same shard.
+            overlap: Of a sharded model: False reduces when `state.reduce()` is called,
+                and not in the backward pass.
             clip: The largest norm of this worker's own gradient, which is clipped
                 before it is remembered. Give the bound of `clip_grad_norm_`, and leave
                 that call out: after `backward` it would cut sums of many steps for

@@ -133,6 +133,7 @@ class Parts:
                 if wrapped.group is not wrapped.everyone:
                     self.transport = self._own(wrapped.group, setup)
                     self.transport.link(self.everyone)
+                    self.transport.names = dist.get_process_group_ranks(wrapped.group)
                 self._build(setup)
             compare_settings(self.everyone, {}, setup.device)
         except BaseException:

@@ -40,8 +40,8 @@ STEPS = 4
 class Training:
     """A sharded model, its state and thinwire's AdamW."""
 
-    def __init__(self, shards, method="spardl", **options):
-        self.model, self.mesh = build(shards)
+    def __init__(self, shards, method="spardl", kind="uneven", **options):
+        self.model, self.mesh = build(shards, kind)
         options.setdefault("density", 0.05)
         self.state = attached(self.model, self.mesh, method, **options)
         self.optimizer = thinwire.AdamW(
@@ -158,7 +158,7 @@ def saved(group, folder, how, shards, kind):
         for step in range(3):
             step_once(model, optimizer, group.rank, step)
     else:
-        training = Training(shards, "topk")
+        training = Training(shards, "topk", kind)
         training.run(group.rank, 0, 3)
         state = training.state
     keep(state, folder, how, group.rank)
@@ -176,8 +176,8 @@ def keep(state, folder, how, rank):
         dist.barrier()
 
 
-def loaded(group, folder, how, shards):
-    training = Training(shards, "topk")
+def loaded(group, folder, how, shards, kind):
+    training = Training(shards, "topk", kind)
     training.state.load(sorted(Path(folder).iterdir()) if how == "files" else folder)
     found = residual_of(training.state)
     training.run(group.rank, 3, 5)
@@ -199,23 +199,26 @@ def means(residuals, shards):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "how"),
+    ("before", "after", "how", "kind"),
     [
-        ((2, 2), (3, 2), "folder"),
-        ((3, 2), (2, 2), "dcp"),
-        ((2, 2), (4, 1), "files"),
-        ((1, 4), (2, 2), "folder"),
-        ((2, 2), (2, 3), "dcp"),
-        ((3, 2), (1, 3), "folder"),
+        ((2, 2), (3, 2), "folder", "uneven"),
+        ((3, 2), (2, 2), "dcp", "uneven"),
+        ((2, 2), (4, 1), "files", "uneven"),
+        ((1, 4), (2, 2), "folder", "uneven"),
+        ((2, 2), (2, 3), "dcp", "uneven"),
+        ((3, 2), (1, 3), "folder", "uneven"),
+        ((4, 1), (2, 2), "folder", "ddp"),
+        ((3, 1), (2, 2), "dcp", "ddp"),
     ],
     ids=str,
 )
 def test_other_numbers_of_replicas_and_shards_lose_nothing(
-    tmp_path, before, after, how
+    tmp_path, before, after, how, kind
 ):
     folder = str(tmp_path / "saved")
-    then = pool(before[0] * before[1]).run(saved, folder, how, before[1], "sharded")
-    now = pool(after[0] * after[1]).run(loaded, folder, how, after[1])
+    then = pool(before[0] * before[1]).run(saved, folder, how, before[1], kind)
+    model = "plain" if kind == "ddp" else kind
+    now = pool(after[0] * after[1]).run(loaded, folder, how, after[1], model)
     wanted, found = means(then, before[1]), means(now, after[1])
     for name, mean in wanted.items():
         assert mean.count_nonzero() > 0
@@ -238,7 +241,7 @@ def refused(group, folder, options):
 
 def test_a_missing_shard_is_named_or_dropped(tmp_path):
     folder = tmp_path / "saved"
-    pool(4).run(saved, str(folder), "folder", 2, "sharded")
+    pool(4).run(saved, str(folder), "folder", 2, "uneven")
     (lost,) = folder.glob("save-*/rank-3-of-4.pt")
     lost.unlink()
     for message in pool(4).run(refused, str(folder), {}):
@@ -260,9 +263,9 @@ def test_a_state_of_another_model_is_refused(tmp_path):
     pool(4).run(saved, str(tmp_path / "ddp"), "folder", 1, "ddp")
     for message in pool(4).run(refused, str(tmp_path / "ddp"), {}):
         assert "another model" in message
-    pool(4).run(saved, str(tmp_path / "sharded"), "folder", 2, "sharded")
+    pool(4).run(saved, str(tmp_path / "sharded"), "folder", 2, "plain")
     for message in pool(4).run(into_ddp, str(tmp_path / "sharded")):
-        assert "another model" in message
+        assert "of a sharded model, and this one is not" in message
 
 
 def moments_are_shards(group):

@@ -187,6 +187,12 @@ def calls(group):
         found.append("")
     except ConfigError as error:
         found.append(str(error))
+    try:
+        with attached(build(2)[0], mesh, overlap=False) as state:
+            pass
+        state.reduce()
+    except ConfigError as error:
+        found.append(str(error))
     model.zero_grad()
     with attached(model, mesh, "topk", overlap=False, density=0.2) as state:
         run(model, state, sgd(model), range(2), group.rank, overlap=False)
@@ -195,7 +201,8 @@ def calls(group):
 
 
 def test_calls_out_of_place():
-    for reduces, after, density in pool(4).run(calls):
+    for reduces, after, closed, density in pool(4).run(calls):
         assert "overlap=False" in reduces
         assert "attach to the model again" in after
+        assert closed == after
         assert density == "0.2"

@@ -1,5 +1,8 @@
 """Training of sharded models: the reduction is DDP's of the same shards."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -23,6 +26,7 @@ from tests.hooks.sharded.training import (
 )
 from tests.hooks.training import batch
 from tests.workers import pool
+from thinwire import catalog
 
 pytestmark = pytest.mark.processes
 
@@ -67,9 +71,9 @@ def beside_ddp(group, shards, method, steps):
         for name, grad in gradients_of(model).items():
             if name in wanted:
                 assert torch.equal(grad, wanted[name].grad), (step, name)
-        kept = dict(zip(twin.module.names, residual_of(told).values(), strict=False))
-        for name, rest in kept.items():
-            assert torch.equal(rest, held[name]), (step, name)
+        kept = residual_of(told)
+        for number, name in enumerate(twin.module.names):
+            assert torch.equal(kept[f"p{number}"], held[name]), (step, name)
         optimizer.step()
     state.check_replicas()
     return state.metrics()["kept_density"]
@@ -173,10 +177,10 @@ def test_one_shard_on_every_rank():
 
 
 def copies(group, shards):
-    """How many buckets of the model's gradients were copied, after and before."""
+    """Whether buckets are copies, and taken before all gradients are there."""
     model, mesh = build(shards)
     state = attached(model, mesh)
-    copied = []
+    copied, early = [], []
     taken = state._reduction._passes.take  # noqa: SLF001
 
     def note(bucket):
@@ -185,18 +189,56 @@ def copies(group, shards):
             for p in state.parameters.values()
             if p.grad is not None
         }
+        early.append(any(state._reduction._missing))  # noqa: SLF001
         copied.append(bucket.buffer.untyped_storage().data_ptr() not in storages)
         return taken(bucket)
 
     state._reduction._passes.take = note  # noqa: SLF001
     run(model, state, sgd(model), range(3), group.rank)
-    return copied
+    return copied, early
 
 
-def test_gradients_are_not_copied():
-    for copied in pool(4).run(copies, 2):
-        assert copied
+def test_gradients_are_not_copied_and_do_not_wait():
+    for copied, early in pool(4).run(copies, 2):
         assert not any(copied)
+        passes = len(early) // 3
+        assert not any(early[:passes])  # the order is not known yet
+        assert any(early[passes : 2 * passes])
+        assert any(early[2 * passes :])
+
+
+def every_method(group, overlap):
+    """Every method on shards, of which some are empty; the methods that ran."""
+    for method in catalog.METHODS:
+        model, mesh = build(2)
+        steps = 30 if method == "auto" else 3
+        with attached(model, mesh, method, overlap=overlap) as state:
+            run(model, state, sgd(model), range(steps), group.rank, overlap=overlap)
+            state.check_replicas()
+            state.flush()
+    return len(catalog.METHODS)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_every_method_runs(overlap):
+    assert min(pool(4).run(every_method, overlap)) > 5
+
+
+def abandoned(group):
+    """What is left of a model that nothing refers to any more."""
+    model, mesh = build(2)
+    state = attached(model, mesh)
+    run(model, state, sgd(model), range(2), group.rank)
+    left = [weakref.ref(model), weakref.ref(state), weakref.ref(state._engine)]  # noqa: SLF001
+    dist.barrier()
+    del model, state
+    gc.collect()
+    return [each() is None for each in left]
+
+
+def test_a_model_is_collected_with_its_state():
+    for collected in pool(4).run(abandoned):
+        assert all(collected), collected
 
 
 def half(group, shards):

@@ -7,7 +7,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import thinwire
-from tests.hooks.training import WIDTH, Branches, batch
+from tests.hooks.training import WIDTH, Branches, batch, plain
 
 SHAPES = [(2, 2), (3, 2)]  # replicas, shards
 
@@ -27,7 +27,7 @@ class Uneven(nn.Module):
         return self.last(hidden) * self.scale
 
 
-MODELS = {"uneven": Uneven, "branches": Branches}
+MODELS = {"uneven": Uneven, "branches": Branches, "plain": plain}
 
 
 def mesh_of(shards, names=("replicate", "shard")):
@@ -35,12 +35,16 @@ def mesh_of(shards, names=("replicate", "shard")):
     return init_device_mesh("cpu", shape, mesh_dim_names=names)
 
 
+def has_parameters(module):
+    return next(module.parameters(), None) is not None
+
+
 def build(shards, kind="uneven", mesh=None, **options):
     """A sharded model, and the mesh of replicas and shards."""
     mesh = mesh or mesh_of(shards)
     torch.manual_seed(0)
     model = MODELS[kind]()
-    for child in model.children():
+    for child in filter(has_parameters, model.children()):
         fully_shard(child, mesh=mesh["shard"], **options)
     return fully_shard(model, mesh=mesh["shard"], **options), mesh
 

@@ -91,10 +91,8 @@ class Reduction:
     def _note(self, name: str, _: Tensor) -> None:
         """FSDP has set a gradient."""
         if self._closed:
-            raise ConfigError(
-                "this state is closed, and nothing else reduces between replicas: "
-                "attach to the model again to train on"
-            )
+            at_end_of_backward(self._refuse)  # so that FSDP ends its pass
+            return
         if self._overlap and not self._begun:
             self._begin()
             at_end_of_backward(self._finish)
@@ -108,7 +106,15 @@ class Reduction:
         if self._overlap:
             self._submit_complete()
 
+    def _refuse(self) -> None:
+        raise ConfigError(
+            "this state is closed, and nothing else reduces between replicas: attach "
+            "to the model again to train on"
+        )
+
     def _begin(self) -> None:
+        if self._closed:
+            self._refuse()
         self._begun = True
         self._begin_pass()
 
