@@ -46,7 +46,7 @@ for layer in (model[0], model[2]):
     fully_shard(layer, mesh=mesh["shard"])
 fully_shard(model, mesh=mesh["shard"])  # the shard dimension alone
 state = thinwire.attach(model, "spardl", density=0.01, mesh=mesh)
-optimizer = thinwire.AdamW(model.parameters(), lr=1e-3, state=state)
+optimizer = thinwire.AdamW(model.parameters(), lr=1e-2, state=state)
 
 
 def everything() -> dict[str, Any]:

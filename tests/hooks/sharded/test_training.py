@@ -141,7 +141,12 @@ def keep_accounts(group, shards, method, options):
         for n in given
         if given[n].numel()
     ]
+    before = gradients_of(model)
     state.flush()
+    for name, grad in gradients_of(model).items():
+        if grad.numel():
+            mean = (left[name] / replicas).to(grad)
+            torch.testing.assert_close(grad - before[name], mean, rtol=1e-4, atol=1e-6)
     after = [t.abs().max() for t in residual_of(state).values() if t.numel()]
     return (
         float(max(errors)),

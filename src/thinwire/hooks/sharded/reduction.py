@@ -9,7 +9,7 @@ order: the one in which rank 0 got them in the first pass.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -69,11 +69,10 @@ class Reduction:
         before = _WATCHED.get(model)
         for hook in before._hooks if before is not None else ():  # noqa: SLF001
             hook.remove()
-        _WATCHED[model] = self
+        _WATCHED[model] = self  # which keeps this object alive; hooks shall not
+        me = ref(self)
         self._hooks = [
-            shard.parameter.register_post_accumulate_grad_hook(
-                partial(self._note, name)
-            )  # type: ignore[no-untyped-call]
+            shard.parameter.register_post_accumulate_grad_hook(partial(_note, me, name))  # type: ignore[no-untyped-call]
             for runs in self._runs
             for run in runs
             for name, shard in run.named()
@@ -88,7 +87,7 @@ class Reduction:
         self._begin()
         self._finish()
 
-    def _note(self, name: str, _: Tensor) -> None:
+    def note(self, name: str) -> None:
         """FSDP has set a gradient."""
         if self._closed:
             at_end_of_backward(self._refuse)  # so that FSDP ends its pass
@@ -172,6 +171,12 @@ class Reduction:
             if note["twice"] is not None:
                 raise _ran_twice(note["twice"])
         return [int(unit) for unit in notes[0]["order"]]
+
+
+def _note(reduction: ReferenceType[Reduction], name: str, _: Tensor) -> None:
+    found = reduction()
+    if found is not None:
+        found.note(name)
 
 
 def _ran_twice(name: str) -> ConfigError:
