@@ -6,13 +6,14 @@ from typing import Protocol
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.errors import ConfigError
 from thinwire.groups.own_groups import is_known
 from thinwire.groups.torch import TorchGroup
 from thinwire.hooks.options import refuse_wrong
+from thinwire.hooks.shards import Shards
 from thinwire.layout import Layout
 
 
@@ -23,15 +24,23 @@ class Wrapped:
     `group` are the ranks that reduce. `parameters` are what they reduce, by name;
     those in `rows` have sparse COO gradients. `sizes` has the number of elements of
     every name that may come in a bucket. With `per_name`, some parameters may be unused
-    in a step. `settings` must be equal on all ranks.
+    in a step. `settings` must be equal on all ranks of `everyone`: those of `group`, or
+    of all groups that reduce shards. `shards` are this rank's, None if it has all.
     """
 
     group: dist.ProcessGroup
+    everyone: dist.ProcessGroup
     parameters: Mapping[str, nn.Parameter]
     rows: frozenset[str]
     sizes: Mapping[str, int]
     per_name: bool
     settings: Mapping[str, object]
+    shards: Shards | None = None
+
+    @property
+    def pieces(self) -> Mapping[str, Tensor]:
+        """What this rank has of every parameter."""
+        return self.parameters if self.shards is None else self.shards.pieces
 
 
 class Model(Protocol):
@@ -42,6 +51,9 @@ class Model(Protocol):
 
         None if there is no group, or this rank is not in it.
         """
+
+    def check(self) -> None:
+        """Refuse a model of another kind."""
 
     def inspect(self) -> Wrapped:
         """Check the model, and say what a state has to know of it."""
@@ -57,12 +69,17 @@ class DDPModel:
     def meeting(self) -> tuple[TorchGroup, torch.device] | None:
         return meeting(self.model, self.process_group)
 
+    def check(self) -> None:
+        check_wrapped(self.model)
+
     def inspect(self) -> Wrapped:
         model = self.model
         refuse_wrong(process_group=self.process_group)
         check_model(model)
+        group = self.process_group or model.process_group
         return Wrapped(
-            group=self.process_group or model.process_group,
+            group=group,
+            everyone=group,
             parameters=trained_parameters(model),
             rows=sparse_names(model.module),
             # All parameters: one that was frozen after wrapping is still in a bucket.
@@ -80,9 +97,8 @@ def check_wrapped(model: nn.Module) -> DistributedDataParallel:
     kinds = {kind.__name__ for kind in type(model).__mro__}
     if kinds & {"FullyShardedDataParallel", "FSDPModule"}:
         raise ConfigError(
-            "FSDP is not supported: it reduce-scatters shards of the gradient, so no "
-            "rank holds the whole one that error feedback needs. Use "
-            "DistributedDataParallel, or FSDP without thinwire"
+            "the model is sharded: attach to it with thinwire.attach, which knows what "
+            "FSDP does"
         )
     if not isinstance(model, DistributedDataParallel):
         raise ConfigError(

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Protocol, Self
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from thinwire import catalog
@@ -89,7 +90,7 @@ class Setup:
             )
             settings = setup.settings(scaled=grad_scaler is not None)
             group = TorchGroup(
-                wrapped.group, timeout=setup.timeout, device=setup.device
+                wrapped.everyone, timeout=setup.timeout, device=setup.device
             )
         compare_settings(group, settings, setup.device)
         return setup
@@ -124,14 +125,17 @@ class Parts:
 
     def __init__(self, setup: Setup) -> None:
         self.closing = ExitStack()
-        self.transport = TorchGroup.own(
-            setup.wrapped.group, timeout=setup.timeout, device=setup.device
-        )
-        self.closing.callback(self.transport.close)
+        wrapped = setup.wrapped
+        self.everyone = self._own(wrapped.everyone, setup)
         try:
-            with told(lambda: (self.transport, setup.device)):
+            with told(lambda: (self.everyone, setup.device)):
+                self.transport = self.everyone
+                if wrapped.group is not wrapped.everyone:
+                    self.transport = self._own(wrapped.group, setup)
+                    self.transport.link(self.everyone)
+                    self.transport.names = dist.get_process_group_ranks(wrapped.group)
                 self._build(setup)
-            compare_settings(self.transport, {}, setup.device)
+            compare_settings(self.everyone, {}, setup.device)
         except BaseException:
             self.close()
             raise
@@ -139,17 +143,23 @@ class Parts:
     def close(self) -> None:
         """Release everything; for any rank alone, and any number of times."""
         self.closing.close()
-        self.transport = self.group = self.engine = self.plain = CLOSED
+        self.transport = self.everyone = self.group = self.engine = self.plain = CLOSED
+
+    def _own(self, group: dist.ProcessGroup, setup: Setup) -> TorchGroup:
+        made = TorchGroup.own(group, timeout=setup.timeout, device=setup.device)
+        self.closing.callback(made.close)
+        return made
 
     def _build(self, setup: Setup) -> None:
         wrapped, reducer = setup.wrapped, setup.reducer
         layout = Layout.of(
-            (name, p)
-            for name, p in setup.parameters.items()
+            (name, piece)
+            for name, piece in wrapped.pieces.items()
             if name not in wrapped.rows
         )
         sparse = SparseGradients(setup.rows, reducer.seed)
-        self.group = Counted(self.transport)
+        alone = self.everyone is self.transport
+        self.group = Counted(self.transport, None if alone else self.everyone)
         self.engine = Engine(
             self.group,
             Units(reducer, layout, setup.device, sparse),
@@ -158,8 +168,14 @@ class Parts:
             per_name=wrapped.per_name,
         )
         self.closing.callback(self.engine.close)
+        if wrapped.shards is not None:
+            self.engine.settle_at_once(wrapped.shards.units)
+        # With "auto", the groups of several shards may choose differently.
+        alike = alone or reducer.plain()
         self.plain = PlainAllReduce(
-            self.transport, self.engine, allowed=setup.clip is None and not wrapped.rows
+            self.transport,
+            self.engine,
+            allowed=setup.clip is None and not wrapped.rows and alike,
         )
         if not self.plain.fits(reducer):
             _ = self.engine.units.states  # so that a state dict has all its keys
