@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,9 @@ class Outputs:
             )
 
     def write(
-        self, figures: Mapping[str, Any], page: Callable[[], str] | None = None
+        self,
+        figures: Mapping[str, Any] | Sequence[Any],
+        page: Callable[[], str] | None = None,
     ) -> None:
         """Write them; the page is made where one is wanted."""
         text = json.dumps(figures, indent=1) + "\n"
