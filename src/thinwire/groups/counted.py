@@ -46,23 +46,35 @@ class Traffic:
 
 
 class Counted(WrappedGroup):
-    """A group that counts. Any thread may read `traffic` or call `reset`."""
+    """A group that counts. Any thread may read `traffic` or call `reset`.
+
+    What goes through its subgroups is counted in `parts`, by their members, and is part
+    of `traffic`.
+    """
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
         self._lock = threading.Lock()
         self._traffic = Traffic()
+        self.parts: dict[tuple[int, ...], Counted] = {}
 
     @property
     def traffic(self) -> Traffic:
         """The traffic since the start or the last `reset`."""
-        return self._traffic
+        return sum((part.traffic for part in self._counted_parts()), self._traffic)
 
     def reset(self) -> Traffic:
         """Start from zero again; returns the traffic until now."""
         with self._lock:
             counted, self._traffic = self._traffic, Traffic()
-        return counted
+        return sum((part.reset() for part in self._counted_parts()), counted)
+
+    def subgroup(self, members: Sequence[int]) -> "Counted":
+        key = tuple(members)
+        if key not in self.parts:
+            with self._lock:
+                self.parts[key] = type(self)(self._group.subgroup(key))
+        return self.parts[key]
 
     def exchange(
         self,
@@ -117,6 +129,10 @@ class Counted(WrappedGroup):
 
     def _nbytes_of_others(self, bodies: Sequence[Tensor]) -> int:
         return sum(body.numel() for body in bodies) - bodies[self.rank].numel()
+
+    def _counted_parts(self) -> "list[Counted]":
+        with self._lock:
+            return list(self.parts.values())
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:

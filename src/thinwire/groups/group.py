@@ -97,6 +97,20 @@ class Group(ABC):
         stays usable. If only some ranks do, a later call fails, as if they were stuck.
         """
 
+    def subgroup(self, members: Sequence[int]) -> "Group":
+        """Some ranks of this group, this one among them, numbered as they are given.
+
+        No rank waits for another here. The members then call it as any group, all of
+        them in the same order.
+        """
+        from thinwire.groups.subgroup import SubGroup  # noqa: PLC0415 - it is a group
+
+        return SubGroup(self, members)
+
+    def rank_in_whole(self, rank: int) -> int:
+        """The number that a rank of a subgroup has in the whole group, for errors."""
+        return rank
+
     def now(self) -> float:
         """Seconds on this rank's clock."""
         return time.perf_counter()
@@ -121,6 +135,9 @@ class WrappedGroup(Group):
 
     def refuse_receives(self) -> None:
         self._group.refuse_receives()
+
+    def rank_in_whole(self, rank: int) -> int:
+        return self._group.rank_in_whole(rank)
 
     def now(self) -> float:
         return self._group.now()
