@@ -270,9 +270,7 @@ def reducer(
             raise ConfigError(
                 f"unknown option {option!r} of {name!r}{_hint(option, known)}"
             )
-    collective = chosen.build(density, options)
-    if nodes is not None:
-        collective = on_nodes(collective, nodes)
+    collective = on_nodes(chosen.build(density, options), nodes)
     if min_size:
         collective = BySize(min_size, collective)
     collective = _warmed_up(collective, warmup)

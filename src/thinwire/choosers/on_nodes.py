@@ -8,8 +8,8 @@ from thinwire.collectives import Collective, Dense, Nodes
 from thinwire.collectives.placement import NodesOption
 
 
-def on_nodes(collective: Collective, nodes: NodesOption) -> Collective:
-    """The same between nodes, with dense sums inside them.
+def on_nodes(collective: Collective, nodes: NodesOption | None) -> Collective:
+    """The same between nodes, with dense sums inside them; None changes nothing.
 
     `Dense` stays: the library's all-reduce has its own way with nodes. `Auto` tries its
     candidates both ways.
@@ -19,6 +19,8 @@ def on_nodes(collective: Collective, nodes: NodesOption) -> Collective:
     >>> on_nodes(Warmup(AllGather(0.01), dense=2), 4).then
     Nodes(between=AllGather(density=0.01), nodes=4)
     """
+    if nodes is None:
+        return collective
 
     def wrapped(each: Collective) -> Collective:
         return each if isinstance(each, Dense) else Nodes(each, nodes)

@@ -23,7 +23,6 @@ from thinwire.channel import Channel, ListSpec, Sealed
 from thinwire.codecs import Codec, Split
 from thinwire.collectives.collective import Collective, Grade, MakeBuffer, Total
 from thinwire.collectives.memory import CollectiveMemory, checked
-from thinwire.collectives.regions import tell, tell_cost
 from thinwire.collectives.placement import (
     REMEDY,
     NodesOption,
@@ -31,6 +30,7 @@ from thinwire.collectives.placement import (
     checked_nodes,
     placement_of,
 )
+from thinwire.collectives.regions import tell, tell_cost
 from thinwire.cost import Cost, direct_all_gather
 from thinwire.errors import ConfigError, WireError
 from thinwire.kernels import Block, contiguous_blocks, index_dtype
@@ -68,12 +68,12 @@ class Nodes(Collective):
         return replace(self, between=self.between.with_density(density))
 
     def check(self, ranks: int) -> None:
-        if self.nodes != "auto":
+        if not isinstance(self.nodes, str):
             self.between.check(len(self.placement(ranks)))
 
     def placement(self, ranks: int) -> Placement:
         """The ranks of every node; a `ConfigError` if they are not these ranks."""
-        if self.nodes == "auto":
+        if isinstance(self.nodes, str):
             raise ConfigError(f"nodes is 'auto', which only attach finds out: {REMEDY}")
         return placement_of(self.nodes, ranks)
 

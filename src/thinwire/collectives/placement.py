@@ -1,5 +1,6 @@
 """Placement: which ranks are on which node."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -9,7 +10,7 @@ from thinwire.errors import ConfigError
 Placement = tuple[tuple[int, ...], ...]
 """The ranks of every node."""
 
-NodesOption = int | Literal["auto"] | Placement
+NodesOption = int | Literal["auto"] | Placement | Sequence[Sequence[int]]
 """The number of consecutive ranks on each node, or the ranks of every node."""
 
 REMEDY = (
@@ -18,7 +19,7 @@ REMEDY = (
 )
 
 
-def checked_nodes(given: object) -> NodesOption:
+def checked_nodes(given: object) -> int | Literal["auto"] | Placement:
     """The option as a frozen value; the ranks of each node, and the nodes, in order."""
     if is_whole(given, least=1):
         return int(given)  # type: ignore[call-overload, no-any-return]

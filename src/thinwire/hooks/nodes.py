@@ -5,13 +5,15 @@ what is wrong anywhere is an error on every rank.
 """
 
 import os
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
-from thinwire.choosers import Chooser
+from thinwire.choosers.chooser import each_replaced
 from thinwire.choosers.on_nodes import placed
 from thinwire.collectives import Collective, Nodes
 from thinwire.collectives.placement import Placement
@@ -27,7 +29,7 @@ REMEDY = (
     "on each node, or as the ranks of every node"
 )
 
-# Where no launcher says how many ranks a node has, host names alone decide.
+# Without a launcher that sets them, host names alone decide.
 _VARIABLES = ("GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
@@ -61,21 +63,23 @@ def find_nodes(told: Sequence[Told]) -> Placement:
     >>> find_nodes([{"host": "a"}, {"host": "a"}, {"host": "b"}, {"host": "b"}])
     ((0, 1), (2, 3))
     """
-    by_torchrun = [all(_text(each, n) for n in _VARIABLES) for each in told]
-    if any(by_torchrun) and not all(by_torchrun):
-        raise ConfigError(
-            f"nodes is 'auto' and {_named(by_torchrun, which=False)} have not all of "
-            f"{', '.join(_VARIABLES)} in their environment, as others have: {REMEDY}"
-        )
+    for name in _VARIABLES:
+        without = [rank for rank, each in enumerate(told) if not each.get(name)]
+        if 0 < len(without) < len(told):
+            raise ConfigError(
+                f"nodes is 'auto' and ranks {without} have no {name} in their "
+                f"environment, as others have: {REMEDY}"
+            )
+    key = "GROUP_RANK" if told[0].get("GROUP_RANK") else "host"
     nodes: dict[object, list[int]] = {}
     for rank, each in enumerate(told):
-        key = _number(each, "GROUP_RANK", rank) if all(by_torchrun) else each["host"]
-        nodes.setdefault(key, []).append(rank)
-    if all(by_torchrun):
-        for ranks in nodes.values():
-            _check_node(told, ranks)
+        nodes.setdefault(_value(each, key, rank), []).append(rank)
+    for ranks in nodes.values():
+        _check_node(told, ranks)
     if len({len(ranks) for ranks in nodes.values()}) > 1:
-        counts = ", ".join(f"{len(r)} on {_text(told[r[0]], 'host')}" for r in nodes.values())
+        counts = ", ".join(
+            f"{len(ranks)} on {told[ranks[0]].get('host')}" for ranks in nodes.values()
+        )
         raise ConfigError(
             f"nodes is 'auto' and the nodes have different numbers of ranks: {counts}. "
             "Start equally many on each, or leave nodes out"
@@ -84,42 +88,37 @@ def find_nodes(told: Sequence[Told]) -> Placement:
 
 
 def _check_node(told: Sequence[Told], ranks: Sequence[int]) -> None:
-    """Check what the ranks of one node say: of a group of them, there may be fewer."""
-    hosts = {_text(told[rank], "host") for rank in ranks}
+    """Check what the ranks of one node say; those of a group may be some of them."""
+    hosts = sorted({str(told[rank].get("host")) for rank in ranks})
     if len(hosts) > 1:
         raise ConfigError(
             f"nodes is 'auto' and ranks {list(ranks)} have the same GROUP_RANK on "
-            f"different hosts {sorted(hosts)}: {REMEDY}"
+            f"different hosts {hosts}: {REMEDY}"
         )
-    sizes = {_number(told[rank], "LOCAL_WORLD_SIZE", rank) for rank in ranks}
-    places = {_number(told[rank], "LOCAL_RANK", rank) for rank in ranks}
-    if len(sizes) > 1 or max(places) >= max(sizes) or len(places) < len(ranks):
+    sizes = {_value(told[rank], "LOCAL_WORLD_SIZE", rank) for rank in ranks}
+    places = {_value(told[rank], "LOCAL_RANK", rank) for rank in ranks}
+    size = next(iter(sizes))
+    fits = len(sizes) == 1 and (size is None or len(ranks) <= size)
+    if not fits or (places != {None} and len(places) < len(ranks)):
         raise ConfigError(
-            f"nodes is 'auto' and ranks {list(ranks)} of one node have LOCAL_RANK "
-            f"{sorted(places)} and LOCAL_WORLD_SIZE {sorted(sizes)}, which do not fit "
-            f"together: {REMEDY}"
+            f"nodes is 'auto' and ranks {list(ranks)}, which are on one node, have "
+            f"LOCAL_RANK {sorted(places, key=str)} and LOCAL_WORLD_SIZE "
+            f"{sorted(sizes, key=str)}, which do not fit together: {REMEDY}"
         )
 
 
-def _text(told: Told, name: str) -> str | None:
-    value = told.get(name)
-    return value if isinstance(value, str) and value else None
-
-
-def _number(told: Told, name: str, rank: int) -> int:
+def _value(told: Told, name: str, rank: int) -> Any:
+    """A host's name, or a number of torchrun's; None if it is not set."""
     text = told.get(name)
-    plain = isinstance(text, str) and text.isascii() and text.isdecimal()
-    least = 1 if name == "LOCAL_WORLD_SIZE" else 0
-    # "00" and "01" are what no launcher writes.
-    if not plain or str(int(str(text))) != text or int(str(text)) < least:
+    if name == "host" or not text:
+        return text or None
+    # Not "00" or "01", which no launcher writes.
+    found = re.fullmatch("0|[1-9][0-9]{0,8}", str(text))
+    if found is None or (text == "0" and name == "LOCAL_WORLD_SIZE"):
         raise ConfigError(
             f"nodes is 'auto' and {name} is {text!r:.100} on rank {rank}: {REMEDY}"
         )
-    return int(str(text))
-
-
-def _named(flags: Sequence[bool], *, which: bool) -> str:
-    return f"ranks {[rank for rank, flag in enumerate(flags) if flag is which]}"
+    return int(found[0])
 
 
 def _nodes_of(collective: Collective) -> Nodes | None:
