@@ -13,7 +13,7 @@ from typing import Any
 from chaos.plan import Fault
 from chaos.worker import Line
 from thinwire.hooks import saving
-from thinwire.hooks.ddp import DDPState
+from thinwire.hooks.state import State
 
 PACKET = b"TW"
 # The conductor's part takes longer than several steps: this rank waits for it.
@@ -24,9 +24,7 @@ AT_ONCE = ("kill in a save", *ASKED)
 class Hurt:
     """The faults of one rank; `until` is the last step that others would notice."""
 
-    def __init__(
-        self, line: Line, state: DDPState, store_port: int, until: int
-    ) -> None:
+    def __init__(self, line: Line, state: State, store_port: int, until: int) -> None:
         self.step = 0
         self._until = until
         self._line = line

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from thinwire.feedback import Momentum
     from thinwire.groups import simulate
     from thinwire.hooks.attach import attach
+    from thinwire.hooks.state import State
     from thinwire.layout import Layout
     from thinwire.optim import AdamW
     from thinwire.reducers import Pipeline
@@ -49,6 +50,7 @@ __all__ = [
     "Pipeline",
     "ReplicaError",
     "SparseVector",
+    "State",
     "ThinwireError",
     "WireError",
     "__version__",
@@ -72,6 +74,7 @@ _HOMES = {
     "Pipeline": "reducers",
     "ReplicaError": "errors",
     "SparseVector": "sparse",
+    "State": "hooks.state",
     "ThinwireError": "errors",
     "WireError": "errors",
     "attach": "hooks.attach",

@@ -33,7 +33,7 @@ class CollectiveMemory:
         return {}
 
     def metrics(self) -> dict[str, float]:
-        """What `DDPState.metrics()` reports of it, by name."""
+        """What `State.metrics()` reports of it, by name."""
         return {}
 
 

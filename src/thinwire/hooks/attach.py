@@ -23,6 +23,7 @@ from thinwire.hooks.inspection import (
 from thinwire.hooks.optimizer_check import OptimizerCheck
 from thinwire.hooks.options import Options, Scope, refuse_wrong
 from thinwire.hooks.parts import Scaler
+from thinwire.hooks.state import State
 
 
 def attach(
@@ -35,7 +36,7 @@ def attach(
     process_group: ProcessGroup | None = None,
     timeout: float | timedelta | None = None,
     **options: Unpack[Options],
-) -> DDPState:
+) -> State:
     """Reduce the gradients of a DDP model with a named method from now on.
 
     All ranks call it together with the same arguments. A bad argument or a difference

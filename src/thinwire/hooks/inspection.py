@@ -1,19 +1,78 @@
-"""Which models the hook can serve, and which settings ranks compare."""
+"""Which models can be served, and what a state has to know of them."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.collectives import RowCollective
 from thinwire.errors import ConfigError
 from thinwire.groups.own_groups import is_known
 from thinwire.groups.torch import TorchGroup
+from thinwire.hooks.options import refuse_wrong
 from thinwire.layout import Layout
-from thinwire.reducers import Pipeline
-from thinwire.version import __version__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrapped:
+    """What a state has to know of a model, however it is wrapped.
+
+    `group` are the ranks that reduce. `parameters` are what they reduce, by name;
+    those in `rows` have sparse COO gradients. `sizes` has the number of elements of
+    every name that may come in a bucket. With `per_name`, some parameters may be unused
+    in a step. `settings` must be equal on all ranks.
+    """
+
+    group: dist.ProcessGroup
+    parameters: Mapping[str, nn.Parameter]
+    rows: frozenset[str]
+    sizes: Mapping[str, int]
+    per_name: bool
+    settings: Mapping[str, object]
+
+
+class Model(Protocol):
+    """A model to be reduced, which may turn out to be wrong."""
+
+    def meeting(self) -> tuple[TorchGroup, torch.device] | None:
+        """Where ranks compare their settings, found also where an argument is wrong.
+
+        None if there is no group, or this rank is not in it.
+        """
+
+    def inspect(self) -> Wrapped:
+        """Check the model, and say what a state has to know of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DDPModel:
+    """A model in DistributedDataParallel, reduced over its own group or another."""
+
+    model: DistributedDataParallel
+    process_group: dist.ProcessGroup | None
+
+    def meeting(self) -> tuple[TorchGroup, torch.device] | None:
+        return meeting(self.model, self.process_group)
+
+    def inspect(self) -> Wrapped:
+        model = self.model
+        refuse_wrong(process_group=self.process_group)
+        check_model(model)
+        return Wrapped(
+            group=self.process_group or model.process_group,
+            parameters=trained_parameters(model),
+            rows=sparse_names(model.module),
+            # All parameters: one that was frozen after wrapping is still in a bucket.
+            sizes={name: p.numel() for name, p in model.module.named_parameters()},
+            per_name=bool(model.find_unused_parameters or model.static_graph),
+            settings={
+                "find_unused_parameters": model.find_unused_parameters,
+                "static_graph": model.static_graph,
+            },
+        )
 
 
 def check_wrapped(model: nn.Module) -> DistributedDataParallel:
@@ -72,13 +131,13 @@ def trained_parameters(model: DistributedDataParallel) -> dict[str, nn.Parameter
     }
 
 
-def sparse_names(module: nn.Module) -> set[str]:
+def sparse_names(module: nn.Module) -> frozenset[str]:
     """Parameters whose gradients come as sparse COO tensors, by DDP's own rule."""
-    return {
+    return frozenset(
         f"{name}.weight" if name else "weight"
         for name, part in module.named_modules()
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse
-    }
+    )
 
 
 def meeting(
@@ -96,29 +155,3 @@ def meeting(
     parameters = model.parameters() if isinstance(model, nn.Module) else ()
     device = next((p.device for p in parameters), torch.device("cpu"))
     return TorchGroup(group, device=device), device
-
-
-def settings_of(
-    model: DistributedDataParallel,
-    reducer: Pipeline,
-    scope: str,
-    sparse: RowCollective,
-    *,
-    scaled: bool,
-) -> Mapping[str, object]:
-    """The settings that must be equal on all ranks, as plain values."""
-    parameters = {
-        f"parameter {name}": f"{list(p.shape)} {p.dtype}"
-        for name, p in trained_parameters(model).items()
-    }
-    return {
-        "thinwire": __version__,
-        "reducer": repr(reducer),
-        "scope": scope,
-        "sparse": repr(sparse),
-        "grad_scaler": scaled,
-        "find_unused_parameters": model.find_unused_parameters,
-        "static_graph": model.static_graph,
-        "order of parameters": " ".join(trained_parameters(model)),
-        **parameters,
-    }

@@ -7,9 +7,7 @@ from datetime import timedelta
 from typing import Protocol, Self
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from thinwire import catalog
 from thinwire.collectives import RowCollective
@@ -18,19 +16,14 @@ from thinwire.groups.torch import TorchGroup
 from thinwire.hooks.agreement import compare_settings, told
 from thinwire.hooks.closed import CLOSED
 from thinwire.hooks.engine import Engine
-from thinwire.hooks.inspection import (
-    check_model,
-    meeting,
-    settings_of,
-    sparse_names,
-    trained_parameters,
-)
+from thinwire.hooks.inspection import Model, Wrapped
 from thinwire.hooks.options import Scope, refuse_wrong, seconds
 from thinwire.hooks.plain import PlainAllReduce
 from thinwire.hooks.units import Units
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
 from thinwire.reducers.sparse_gradients import SparseGradients
+from thinwire.version import __version__
 
 
 class Scaler(Protocol):
@@ -43,62 +36,80 @@ class Scaler(Protocol):
 class Setup:
     """The model, and the settings that all ranks have."""
 
-    model: DistributedDataParallel
+    wrapped: Wrapped
     reducer: Pipeline
     scope: Scope
     rows: RowCollective
     clip: float | None
-    parent: dist.ProcessGroup
     timeout: float | None
-    parameters: Mapping[str, nn.Parameter]
-    device: torch.device
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """The parameters that are reduced, by name."""
+        return self.wrapped.parameters
+
+    @property
+    def device(self) -> torch.device:
+        """The device of all parameters."""
+        return next(iter(self.parameters.values())).device
 
     @classmethod
     def agreed(
         cls,
-        model: DistributedDataParallel,
+        model: Model,
         reducer: Pipeline,
         *,
         scope: Scope,
         sparse: str | RowCollective,
         grad_scaler: Scaler | None,
-        process_group: dist.ProcessGroup | None,
         timeout: float | timedelta | None,
         clip: float | None,
     ) -> Self:
-        """Check the arguments of a `DDPState`, and that all ranks have the same.
+        """Check the arguments of a state, and that all ranks have the same.
 
         A wrong one, any exception and a difference are errors on every rank.
         """
-        with told(lambda: meeting(model, process_group)):
+        with told(model.meeting):
             refuse_wrong(
                 scope=scope,
                 sparse=sparse,
                 grad_scaler=grad_scaler,
-                process_group=process_group,
                 timeout=timeout,
                 clip=clip,
             )
-            check_model(model)
-            parent = process_group or model.process_group
-            reducer.collective.check(parent.size())
-            parameters = trained_parameters(model)
+            wrapped = model.inspect()
+            reducer.collective.check(wrapped.group.size())
             setup = cls(
-                model=model,
+                wrapped=wrapped,
                 reducer=reducer,
                 scope=scope,
                 rows=catalog.sparse(sparse) if isinstance(sparse, str) else sparse,
                 clip=None if clip is None else float(clip),
-                parent=parent,
                 timeout=seconds(timeout),
-                parameters=parameters,
-                device=next(iter(parameters.values())).device,
             )
-            scaled = grad_scaler is not None
-            settings = settings_of(model, reducer, scope, setup.rows, scaled=scaled)
-            group = TorchGroup(parent, timeout=setup.timeout, device=setup.device)
-        compare_settings(group, {**settings, "clip": setup.clip}, setup.device)
+            settings = setup.settings(scaled=grad_scaler is not None)
+            group = TorchGroup(
+                wrapped.group, timeout=setup.timeout, device=setup.device
+            )
+        compare_settings(group, settings, setup.device)
         return setup
+
+    def settings(self, *, scaled: bool) -> Mapping[str, object]:
+        """The settings that must be equal on all ranks, as plain values."""
+        return {
+            "thinwire": __version__,
+            "reducer": repr(self.reducer),
+            "scope": self.scope,
+            "sparse": repr(self.rows),
+            "clip": self.clip,
+            "grad_scaler": scaled,
+            **self.wrapped.settings,
+            "order of parameters": " ".join(self.parameters),
+            **{
+                f"parameter {name}": f"{list(p.shape)} {p.dtype}"
+                for name, p in self.parameters.items()
+            },
+        }
 
 
 class Parts:
@@ -114,7 +125,7 @@ class Parts:
     def __init__(self, setup: Setup) -> None:
         self.closing = ExitStack()
         self.transport = TorchGroup.own(
-            setup.parent, timeout=setup.timeout, device=setup.device
+            setup.wrapped.group, timeout=setup.timeout, device=setup.device
         )
         self.closing.callback(self.transport.close)
         try:
@@ -131,23 +142,24 @@ class Parts:
         self.transport = self.group = self.engine = self.plain = CLOSED
 
     def _build(self, setup: Setup) -> None:
-        model, reducer = setup.model, setup.reducer
-        rows = sparse_names(model.module)
-        trained = setup.parameters.items()
-        layout = Layout.of((name, p) for name, p in trained if name not in rows)
+        wrapped, reducer = setup.wrapped, setup.reducer
+        layout = Layout.of(
+            (name, p)
+            for name, p in setup.parameters.items()
+            if name not in wrapped.rows
+        )
         sparse = SparseGradients(setup.rows, reducer.seed)
         self.group = Counted(self.transport)
         self.engine = Engine(
             self.group,
             Units(reducer, layout, setup.device, sparse),
-            # All parameters: one that was frozen after wrapping is still in a bucket.
-            {name: p.numel() for name, p in model.module.named_parameters()},
+            wrapped.sizes,
             whole_model=setup.scope == "model",
-            per_name=bool(model.find_unused_parameters or model.static_graph),
+            per_name=wrapped.per_name,
         )
         self.closing.callback(self.engine.close)
         self.plain = PlainAllReduce(
-            self.transport, self.engine, allowed=setup.clip is None and not rows
+            self.transport, self.engine, allowed=setup.clip is None and not wrapped.rows
         )
         if not self.plain.fits(reducer):
             _ = self.engine.units.states  # so that a state dict has all its keys

@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 from thinwire.collectives.collective import check_density
 from thinwire.errors import ConfigError, ReplicaError
 from thinwire.hooks.attach import attach
-from thinwire.hooks.ddp import DDPState
+from thinwire.hooks.state import State
 from thinwire.tools.bench.machine import machine
 from thinwire.tools.bench.methods import MethodSpec, method_specs
 from thinwire.tools.bench.models import MODELS, Built, Loss
@@ -200,7 +200,7 @@ class Replica:
     model: DistributedDataParallel = field(init=False)
     loss: Loss = field(init=False)
     optimizer: torch.optim.Optimizer = field(init=False)
-    state: DDPState | None = None
+    state: State | None = None
     walls: list[float] = field(default_factory=list)
     sent: float = 0.0
     wire: int = 0
