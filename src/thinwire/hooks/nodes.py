@@ -48,6 +48,7 @@ def on_found_nodes(reducer: Pipeline, group: Group, device: torch.device) -> Pip
         placement = given.placement(group.size)
     several = len(placement) > 1 and len(placement[0]) > 1
     found = placed(reducer.collective, placement if several else None)
+    found.check(group.size)
     return replace(reducer, collective=found)
 
 
