@@ -37,6 +37,9 @@ from thinwire.kernels import Block, contiguous_blocks, index_dtype
 from thinwire.layout import Layout
 from thinwire.sparse import SparseVector, keep_count
 
+INSIDE = "inside nodes"
+"""The name of the subgroups whose traffic stays inside a node."""
+
 
 @dataclass(frozen=True, slots=True)
 class Nodes(Collective):
@@ -91,9 +94,9 @@ class Nodes(Collective):
         placement = self.placement(channel.size)
         mine = next(node for node in placement if channel.rank in node)
         place = mine.index(channel.rank)
-        inside = replace(channel, group=channel.group.subgroup(mine))
+        inside = replace(channel, group=channel.group.subgroup(mine, INSIDE))
         peers = [node[place] for node in placement]
-        across = replace(channel, group=channel.group.subgroup(peers))
+        across = replace(channel, group=channel.group.subgroup(peers, "between nodes"))
 
         blocks = contiguous_blocks(x.size, len(mine))
         share = memory.share_of(x.whole(), blocks[place])

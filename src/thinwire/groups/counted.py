@@ -48,32 +48,36 @@ class Traffic:
 class Counted(WrappedGroup):
     """A group that counts. Any thread may read `traffic` or call `reset`.
 
-    What goes through its subgroups is counted in `parts`, by their members, and is part
-    of `traffic`.
+    `traffic` includes that of its subgroups, which is in `parts`, by name and members.
     """
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
         self._lock = threading.Lock()
         self._traffic = Traffic()
-        self.parts: dict[tuple[int, ...], Counted] = {}
+        self.parts: dict[tuple[str, tuple[int, ...]], Counted] = {}
 
     @property
     def traffic(self) -> Traffic:
         """The traffic since the start or the last `reset`."""
-        return sum((part.traffic for part in self._counted_parts()), self._traffic)
+        return sum((part.traffic for part in self._parts()), self._traffic)
+
+    def traffic_of(self, name: str) -> Traffic:
+        """The traffic of the subgroups of this name."""
+        return sum((part.traffic for part in self._parts(name)), Traffic())
 
     def reset(self) -> Traffic:
         """Start from zero again; returns the traffic until now."""
         with self._lock:
             counted, self._traffic = self._traffic, Traffic()
-        return sum((part.reset() for part in self._counted_parts()), counted)
+        return sum((part.reset() for part in self._parts()), counted)
 
-    def subgroup(self, members: Sequence[int]) -> "Counted":
-        key = tuple(members)
+    def subgroup(self, members: Sequence[int], name: str) -> "Counted":
+        key = name, tuple(members)
         if key not in self.parts:
+            part = type(self)(self._group.subgroup(members, name))
             with self._lock:
-                self.parts[key] = type(self)(self._group.subgroup(key))
+                self.parts[key] = part
         return self.parts[key]
 
     def exchange(
@@ -130,9 +134,10 @@ class Counted(WrappedGroup):
     def _nbytes_of_others(self, bodies: Sequence[Tensor]) -> int:
         return sum(body.numel() for body in bodies) - bodies[self.rank].numel()
 
-    def _counted_parts(self) -> "list[Counted]":
+    def _parts(self, name: str | None = None) -> "list[Counted]":
         with self._lock:
-            return list(self.parts.values())
+            every = list(self.parts.items())
+        return [part for key, part in every if name in (None, key[0])]
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:

@@ -97,11 +97,11 @@ class Group(ABC):
         stays usable. If only some ranks do, a later call fails, as if they were stuck.
         """
 
-    def subgroup(self, members: Sequence[int]) -> "Group":
+    def subgroup(self, members: Sequence[int], name: str) -> "Group":
         """Some ranks of this group, this one among them, numbered as they are given.
 
-        No rank waits for another here. The members then call it as any group, all of
-        them in the same order.
+        The members then call it as any group, all of them in the same order. What is
+        sent through it is counted under the `name`.
         """
         from thinwire.groups.subgroup import SubGroup  # noqa: PLC0415 - it is a group
 

@@ -49,14 +49,18 @@ PHASES = {
 
 
 def metrics_of(
-    engine: Engine, traffic: Traffic, density: float | None
+    engine: Engine, traffic: Traffic, inside: Traffic, density: float | None
 ) -> dict[str, float]:
-    """The counters of an engine that runs no pass."""
+    """The counters of an engine that runs no pass.
+
+    `inside` is the part of the traffic that stays inside of nodes.
+    """
     seconds = engine.stopwatch
     return {
         "steps": float(engine.passes_here),
         "skipped_steps": float(engine.skipped),
         "bytes_sent": float(traffic.sent),
+        "bytes_sent_in_node": float(inside.sent),
         "bytes_received": float(traffic.received),
         "rounds": float(traffic.rounds),
         "wait_ms": 1e3 * traffic.wait,

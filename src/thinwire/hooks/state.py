@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from thinwire.collectives.nodes import INSIDE
 from thinwire.errors import AgreementError, ConfigError
 from thinwire.hooks import agreement, checkpoint, saved_state
 from thinwire.hooks.backward_pass import Deliveries
@@ -234,7 +235,8 @@ class State:
         """
         self._engine.drain()
         traffic = self._group.traffic + self._plain.traffic
-        return metrics_of(self._engine, traffic, self.density)
+        inside = self._group.traffic_of(INSIDE)
+        return metrics_of(self._engine, traffic, inside, self.density)
 
     def _compare_checkpoints(self) -> None:
         """Check in the first pass, and after a load, that ranks continue together."""
