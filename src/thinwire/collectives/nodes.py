@@ -94,7 +94,7 @@ class Nodes(Collective):
         placement = self.placement(channel.size)
         mine = next(node for node in placement if channel.rank in node)
         place = mine.index(channel.rank)
-        inside = replace(channel, group=channel.group.subgroup(mine, INSIDE))
+        inside = replace(channel, group=channel.group.subgroup(mine, INSIDE, near=True))
         peers = [node[place] for node in placement]
         across = replace(channel, group=channel.group.subgroup(peers, "between nodes"))
 

@@ -72,10 +72,12 @@ class Counted(WrappedGroup):
             counted, self._traffic = self._traffic, Traffic()
         return sum((part.reset() for part in self._parts()), counted)
 
-    def subgroup(self, members: Sequence[int], name: str) -> "Counted":
+    def subgroup(
+        self, members: Sequence[int], name: str, *, near: bool = False
+    ) -> "Counted":
         key = name, tuple(members)
         if key not in self.parts:
-            part = type(self)(self._group.subgroup(members, name))
+            part = type(self)(self._group.subgroup(members, name, near=near))
             with self._lock:
                 self.parts[key] = part
         return self.parts[key]

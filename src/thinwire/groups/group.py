@@ -97,11 +97,14 @@ class Group(ABC):
         stays usable. If only some ranks do, a later call fails, as if they were stuck.
         """
 
-    def subgroup(self, members: Sequence[int], name: str) -> "Group":
+    def subgroup(
+        self, members: Sequence[int], name: str, *, near: bool = False
+    ) -> "Group":
         """Some ranks of this group, this one among them, numbered as they are given.
 
         The members then call it as any group, all of them in the same order. What is
-        sent through it is counted under the `name`.
+        sent through it is counted under the `name`. Ranks that are `near` may share
+        memory: what an all-to-all returns is then valid until the next call.
         """
         from thinwire.groups.subgroup import SubGroup  # noqa: PLC0415 - it is a group
 
