@@ -45,6 +45,11 @@ class SharedMemoryGroup(SubGroup):
         self._reading: set[int] = set()
         self._to_release: set[int] = set()
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether long bodies pass through memory, as found in the first all-to-all."""
+        return bool(self._incoming)
+
     def all_to_all(
         self, bodies: Sequence[Tensor], *, nbytes: Sequence[int] | None
     ) -> list[Tensor]:
@@ -78,6 +83,11 @@ class SharedMemoryGroup(SubGroup):
                 ) from error
         return received
 
+    @staticmethod
+    def opened(address: bytes) -> "_File":
+        """A peer's file; an `OSError` or a `ValueError` if it is not there."""
+        return _File.at(address)
+
     def _release(self, awaited: set[int], told: set[int]) -> None:
         """Tell peers that this rank has read what they will overwrite, and wait."""
         for step in range(1, self.size):
@@ -105,7 +115,7 @@ class SharedMemoryGroup(SubGroup):
         theirs: dict[int, _File] = {}
         with suppress(OSError, ValueError):
             theirs = {
-                rank: _File.at(received[rank].numpy().tobytes()) for rank in others
+                rank: self.opened(received[rank].numpy().tobytes()) for rank in others
             }
         complete = bytes([len(mine) == len(theirs) == len(others)])
         told = super().all_to_all(
