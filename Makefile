@@ -46,7 +46,7 @@ fuzz: $(VENV)/.ready-to-fuzz
 	$(BIN)/python -m fuzz.decoders --seconds $(SECONDS) --jobs $(JOBS)
 
 # Real training, hurt at random and checked, as in `make chaos SECONDS=1800`; with cuts
-# and slow hosts as root.
+# and slow hosts where a lab can be built.
 chaos: $(READY)
 	$(BIN)/python -m chaos --seconds $(SECONDS)
 

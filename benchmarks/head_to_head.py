@@ -2,7 +2,7 @@
 
     sudo .venv/bin/python benchmarks/head_to_head.py --file head_to_head.jsonl
 
-Needs root, and a machine with nothing else to do. Each cell is one `thinwire bench
+Needs a lab, and a machine with nothing else to do. Each cell is one `thinwire bench
 reduce` in a lab of its own; its figures are a line of the file. Cells that are in the
 file are not run again, so that a run can be stopped and gone on with. `--print` shows
 the tables of what is there. All 24 cells take hours; `--sizes`, `--ranks`, `--rates`

@@ -64,7 +64,7 @@ def test_reductions_over_loopback_from_the_command_to_the_page(
     capfd, tmp_path, monkeypatch
 ):
     # A lab was asked for, and cannot be had; this must not turn everything into dense.
-    monkeypatch.setattr(doctor, "missing", lambda: ["root: run it with sudo"])
+    monkeypatch.setattr(doctor, "missing", lambda: ["namespaces: run it with sudo"])
     monkeypatch.setenv("THINWIRE", "dense")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     figures, page = tmp_path / "figures.json", tmp_path / "report.html"
@@ -76,7 +76,7 @@ def test_reductions_over_loopback_from_the_command_to_the_page(
     check_figures(found)
     said = " ".join(out.split())
     assert "The link is not shaped: local processes over loopback." in said
-    assert "No lab can be built here (root: run it with sudo)." in said
+    assert "No lab can be built here (namespaces: run it with sudo)." in said
     assert "a forecast, not measured" in said
     lines = out[: out.index("Figures written")].splitlines()
     assert max(map(len, lines)) <= 80

@@ -92,7 +92,7 @@ def _notes(profile: Profile, where: Place) -> list[str]:
         notes.append(
             "This link is not shaped: local processes over loopback, which is no slow "
             "network. On your own: torchrun ... --no-python thinwire bench net; for a "
-            "slow network on this machine, as root: thinwire lab up --rate 1gbit, then "
+            "slow network on this machine: thinwire lab up --rate 1gbit, then "
             "thinwire lab run -- thinwire bench net"
         )
     if where.shaped:

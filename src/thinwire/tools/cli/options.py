@@ -27,7 +27,7 @@ Workers = Annotated[
 ]
 Rate = Annotated[
     str,
-    typer.Option(help="Measure in a lab of this rate, such as 1gbit. Needs root."),
+    typer.Option(help="Measure in a lab of this rate, such as 1gbit."),
 ]
 ReportPage = Annotated[
     Path | None,
