@@ -1,6 +1,6 @@
 """Reductions on hosts with several ranks each, flat and with `nodes`: time and bytes.
 
-    sudo .venv/bin/python benchmarks/nodes.py --hosts 4 --local 2 --rate 1gbit
+    .venv/bin/python benchmarks/nodes.py --hosts 4 --local 2 --rate 1gbit
 
 Hosts are namespaces with shaped links between them (see docs/reference/lab.md); ranks
 of one host talk over its loopback. Every method runs flat and on nodes, in turns. What
@@ -10,8 +10,6 @@ the measurement each method is verified: the same bits on all ranks, and nothing
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +27,7 @@ from benchmarks import tables
 
 from thinwire import catalog
 from thinwire.collectives import Dense, Nodes
+from thinwire.collectives.nodes import INSIDE
 from thinwire.groups import Counted
 from thinwire.groups.torch import TorchGroup
 from thinwire.layout import Layout
@@ -71,6 +70,12 @@ class Way:
         if counted:
             self.seconds.append(took)
             self.link.append(sent)
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether ranks of a host pass long messages through memory."""
+        parts = [p for (name, _), p in self.group.parts.items() if name == INSIDE]
+        return any(p.shares_memory for p in parts)
 
     def verify(self, grad: Tensor) -> None:
         """One more step: the law on sums of neighbours, and the bits on all ranks."""
@@ -129,31 +134,11 @@ def measure(
             "seconds": way.seconds,
             "link": way.link,
             "sent": way.group.traffic.sent,
-            "inside": way.group.traffic_of("inside nodes").sent,
+            "inside": way.group.traffic_of(INSIDE).sent,
+            "shared": way.shares_memory,
         }
         for way in ways
     ]
-
-
-def host(args: argparse.Namespace, given: Sequence[str]) -> None:
-    """Start the ranks of one host, and end with the first that fails."""
-    number = int(os.environ["RANK"])
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, __file__, "--as", "rank", *given],
-            env={
-                **os.environ,
-                "RANK": str(number * args.local + local),
-                "LOCAL_RANK": str(local),
-                "GROUP_RANK": str(number),
-                "LOCAL_WORLD_SIZE": str(args.local),
-                "WORLD_SIZE": str(args.hosts * args.local),
-            },
-        )
-        for local in range(args.local)
-    ]
-    codes = [each.wait() for each in ranks]
-    sys.exit(max(map(abs, codes)))
 
 
 def main(args: argparse.Namespace, given: Sequence[str]) -> None:
@@ -169,12 +154,17 @@ def main(args: argparse.Namespace, given: Sequence[str]) -> None:
     for rate in args.rate:
         figures.clear()
         with Lab(args.hosts, rate) as lab:
-            command = [sys.executable, __file__, "--as", "host", *given]
-            code = lab.run(command, tell=hear, timeout=args.timeout).code
+            command = [sys.executable, __file__, "--as", "rank", *given]
+            code = lab.run(
+                command, ranks_per_host=args.local, tell=hear, timeout=args.timeout
+            ).code
         if code:
             sys.exit(code)
         tables.title(f"{args.hosts} hosts, {args.local} ranks on each, {rate}")
-        tables.head("method", "elements", "ms (quartiles)", "MB over a host's link")
+        tables.head(
+            *("method", "elements", "ms (quartiles)", "MB over a host's link"),
+            "shared memory",
+        )
         for each in figures:
             low, _, high = quantiles(each["seconds"], n=4)
             tables.row(
@@ -183,6 +173,7 @@ def main(args: argparse.Namespace, given: Sequence[str]) -> None:
                 f"{1e3 * median(each['seconds']):.0f} "
                 f"({1e3 * low:.0f} to {1e3 * high:.0f})",
                 f"{median(each['link']) / 1e6:.2f}",
+                "yes" if each["shared"] else "",
             )
 
 
@@ -205,7 +196,5 @@ if __name__ == "__main__":
     parsed = arguments()
     if parsed.part == "rank":
         rank(parsed)
-    elif parsed.part == "host":
-        host(parsed, sys.argv[3:])
     else:
         main(parsed, sys.argv[1:])

@@ -110,6 +110,11 @@ class Group(ABC):
 
         return SubGroup(self, members)
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether ranks are known to pass long messages through memory they share."""
+        return False
+
     def rank_in_whole(self, rank: int) -> int:
         """The number that a rank of a subgroup has in the whole group, for errors."""
         return rank
@@ -138,6 +143,10 @@ class WrappedGroup(Group):
 
     def refuse_receives(self) -> None:
         self._group.refuse_receives()
+
+    @property
+    def shares_memory(self) -> bool:
+        return self._group.shares_memory
 
     def rank_in_whole(self, rank: int) -> int:
         return self._group.rank_in_whole(rank)

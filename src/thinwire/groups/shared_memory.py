@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from mmap import mmap
+from pathlib import Path
 from struct import Struct
 
 import torch
@@ -154,7 +155,9 @@ class _File:
 
     def address(self) -> bytes:
         """Where a peer finds it."""
-        return _ADDRESS.pack(os.getpid(), self._file.fileno(), self._token)
+        # The number of this process for /proc, which may differ from its own.
+        process = int(Path("/proc/self").readlink().name)
+        return _ADDRESS.pack(process, self._file.fileno(), self._token)
 
     def write(self, body: Tensor) -> None:
         """Replace what is there."""
