@@ -81,6 +81,7 @@ class Report:
             "buckets": scenario.buckets,
             "ranks_per_machine": scenario.ranks_per_machine,
             "cores": scenario.cores,
+            "workers_per_host": scenario.workers_per_host,
             "verdict": self.verdict,
             "dense_is_best": self.dense_is_best,
             "forecasts": [_row_as_dict(row) for row in self.rows],
@@ -156,6 +157,8 @@ def _setting(scenario: Scenario) -> str:
     shared = ""
     if scenario.ranks_per_machine > 1:
         shared = f", {scenario.ranks_per_machine} on each {scenario.cores} cores"
+    if scenario.workers_per_host > 1:
+        shared += f", {scenario.workers_per_host} on each host's link"
     return (
         f"{count(scenario.parameters)} parameters in {scenario.buckets} buckets, "
         f"{scenario.workers} workers{shared}, links of {nbytes(link.bandwidth)}/s and "
