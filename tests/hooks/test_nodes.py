@@ -1,6 +1,8 @@
 """attach(..., nodes=...): dense sums inside nodes, the method between them."""
 
+import gc
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -219,6 +221,31 @@ def test_the_density_can_be_set():
     for kept in pool(4).run(density_changes):
         assert kept[3] < 0.05
         assert kept[5] > 0.15
+
+
+def opened_and_closed(group):
+    """Files in memory while a state is used, and after it was closed."""
+    model = wrap("given", bucket_cap_mb=25)
+    state = thinwire.attach(model, "topk", density=0.01, nodes=2, scope="model")
+    given = {name: torch.ones(size) for name, size in SIZES.items()}
+    model(given).backward()
+    used = files_in_memory()
+    state.close()
+    del state, model
+    gc.collect()
+    return used, files_in_memory()
+
+
+def files_in_memory():
+    """The descriptors of this process that are such files."""
+    found = Path("/proc/self/fd").iterdir()
+    return sum("memfd:thinwire" in os.path.realpath(each) for each in found)
+
+
+def test_closing_lets_go_of_shared_memory():
+    for used, left in pool(4).run(opened_and_closed):
+        assert used == 2  # its own, and its peer's
+        assert left == 0
 
 
 WRONG = {

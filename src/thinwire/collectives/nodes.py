@@ -21,6 +21,7 @@ from torch import Tensor
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel, ListSpec, Sealed
 from thinwire.codecs import Codec, Split
+from thinwire.collectives.by_rows import ByRows
 from thinwire.collectives.collective import Collective, Grade, MakeBuffer, Total
 from thinwire.collectives.memory import CollectiveMemory, checked
 from thinwire.collectives.placement import (
@@ -54,6 +55,11 @@ class Nodes(Collective):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", checked_nodes(self.nodes))
+        if isinstance(self.between, ByRows) and self.between.granularity == "row":
+            raise ConfigError(
+                "granularity is 'row' and nodes are told apart: they cut the vector "
+                "into shares, which may cut a row; choose 'element' or 'block'"
+            )
 
     @property
     def grade(self) -> Grade:
