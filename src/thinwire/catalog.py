@@ -30,6 +30,7 @@ from thinwire.codecs import (
     Rice,
     RunLength,
     Split,
+    Tiers,
     ValueCodec,
     Zstd,
 )
@@ -81,6 +82,7 @@ VALUE_CODECS: Mapping[str, ValueCodec] = {
     "float16": Float16(),
     "int8": Int8(),
     **{f"log{bits}": LogQuant(bits) for bits in range(3, 9)},
+    **{f"tiers{share}": Tiers(share) for share in (2, 4, 8)},
     "qsgd": QSGD(),
     "deflate": Deflate(),
     "zstd": Zstd(),
@@ -271,9 +273,8 @@ def reducer(
                 f"unknown option {option!r} of {name!r}{_hint(option, known)}"
             )
     collective = on_nodes(chosen.build(density, options), nodes)
-    if min_size:
-        collective = BySize(min_size, collective)
-    collective = _warmed_up(collective, warmup)
+    by_size = BySize(min_size, collective) if min_size else collective
+    collective = _warmed_up(by_size, warmup)
     return Pipeline(
         collective,
         _codec_for(collective, chosen, codec, options),
