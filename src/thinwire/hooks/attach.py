@@ -68,6 +68,11 @@ def attach(
                 density ramp); or "auto", a density that falls from 1 as training gets
                 longer, without numbers to choose.
             min_size: Units of fewer elements are reduced densely.
+            nodes: Where links inside a node are much faster than those between nodes:
+                "auto" finds nodes by what torchrun sets and by host names; or the
+                number of consecutive ranks on each; or the ranks of every node. A node
+                sums densely, and the method runs between nodes: docs/guides/nodes.md.
+                With one node, or one rank on each, nothing changes.
             on_nonfinite: If any rank's gradient is not finite, "propagate" gives every
                 rank NaN and "zero" gives zeros; "unchecked" does not check.
             seed: For methods that draw random numbers.

@@ -51,11 +51,17 @@ PHASES = {
 
 
 def metrics_of(
-    engine: Engine, traffic: Traffic, density: float | None, *, dense_bytes: int
+    engine: Engine,
+    traffic: Traffic,
+    density: float | None,
+    *,
+    inside: Traffic,
+    dense_bytes: int,
 ) -> dict[str, float]:
     """The counters of an engine that runs no pass.
 
-    `dense_bytes` are those that a rank sends in a dense step.
+    `inside` is the part of the traffic that stays inside of nodes, `dense_bytes` what a
+    rank sends in a dense step.
     """
     seconds = engine.stopwatch
     ratio = None if engine.progress is None else engine.progress.ratio
@@ -64,6 +70,7 @@ def metrics_of(
         "steps": float(engine.passes_here),
         "skipped_steps": float(engine.skipped),
         "bytes_sent": float(traffic.sent),
+        "bytes_sent_in_node": float(inside.sent),
         "bytes_received": float(traffic.received),
         "dense_bytes": float(dense_bytes * engine.passes_here),
         "rounds": float(traffic.rounds),

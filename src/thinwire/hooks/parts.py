@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol, Self
 
@@ -19,6 +19,7 @@ from thinwire.hooks.agreement import compare_settings, told
 from thinwire.hooks.closed import CLOSED
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.inspection import Model, Wrapped
+from thinwire.hooks.nodes import on_found_nodes, refuse_nodes
 from thinwire.hooks.options import Scope, refuse_wrong, seconds
 from thinwire.hooks.plain import PlainAllReduce
 from thinwire.hooks.units import Units
@@ -80,6 +81,8 @@ class Setup:
                 clip=clip,
             )
             wrapped = model.inspect()
+            if wrapped.shards is not None:
+                refuse_nodes(reducer)
             if wrapped.group is not None:
                 reducer.collective.check(wrapped.group.size())
             setup = cls(
@@ -97,7 +100,7 @@ class Setup:
                 wrapped.everyone, timeout=setup.timeout, device=setup.device
             )
         compare_settings(group, settings, setup.device)
-        return setup
+        return replace(setup, reducer=on_found_nodes(reducer, group, setup.device))
 
     def settings(self, *, scaled: bool) -> Mapping[str, object]:
         """The settings that must be equal on all ranks, as plain values."""

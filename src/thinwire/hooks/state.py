@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from thinwire.collectives.nodes import INSIDE
 from thinwire.cost import ring_all_reduce
 from thinwire.errors import AgreementError, ConfigError
 from thinwire.hooks import agreement, all_ranks, checkpoint, saved_state
@@ -285,7 +286,13 @@ class State:
         self._engine.drain()
         traffic = self._group.traffic + self._plain.traffic
         dense = ring_all_reduce(self._nbytes, self._group.size).nbytes
-        return metrics_of(self._engine, traffic, self.density, dense_bytes=dense)
+        return metrics_of(
+            self._engine,
+            traffic,
+            self.density,
+            inside=self._group.traffic_of(INSIDE),
+            dense_bytes=dense,
+        )
 
     def summary(self) -> str:
         """One line for people: whether this is faster than dense, and by how much."""
