@@ -194,7 +194,7 @@ def _group_of(mesh: object, shard_mesh: DeviceMesh) -> dist.ProcessGroup:
 
 def _place(group: dist.ProcessGroup, shard_mesh: DeviceMesh) -> Place:
     """Where this rank is; refuses ranks in another order than by replicas."""
-    shard_ranks = dist.get_process_group_ranks(shard_mesh.get_group())
+    shard_ranks = shard_mesh.mesh.flatten().tolist()
     replica_ranks = dist.get_process_group_ranks(group)
     shards, world = len(shard_ranks), dist.get_world_size()
     rank = dist.get_rank()
