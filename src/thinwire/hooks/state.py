@@ -44,7 +44,7 @@ class State:
         self._parameters, self._device = setup.parameters, setup.device
         self._trained: Mapping[str, Trained] = setup.parameters
         self._parts = parts = Parts(setup)
-        self._pieces, self._shards = setup.wrapped.pieces, setup.wrapped.shards
+        self._shards = setup.wrapped.shards
         self._transport, self._group = parts.everyone, parts.group
         self._engine, self._plain = parts.engine, parts.plain
         self._passes = Passes(
@@ -243,8 +243,12 @@ class State:
         """Compare checksums of the parameters over all ranks; raise if they differ."""
         self._engine.drain()
         agreement.compare_replicas(
-            self._transport, self._pieces, self._device, shards=self._place.shards
+            self._transport, self._held(), self._device, shards=self._place.shards
         )
+
+    def _held(self) -> Mapping[str, Tensor]:
+        """What this rank has of every parameter now."""
+        return self._parameters
 
     @property
     def density(self) -> float | None:

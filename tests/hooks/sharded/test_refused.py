@@ -207,7 +207,7 @@ def test_it_is_refused_on_every_rank(case):
 
 
 class Again(nn.Module):
-    """A layer that runs twice."""
+    """A layer that runs twice, of which FSDP reduces the gradient once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,13 +217,18 @@ class Again(nn.Module):
         return self.layer(self.layer(x).tanh())
 
 
-def runs_twice(group, overlap):
+def gets_parts(group, kind, overlap):
+    """What a gradient comes to that arrives twice, or whose layer runs twice."""
     mesh = mesh_of(2)
     torch.manual_seed(0)
-    model = Again()
-    fully_shard(model.layer, mesh=mesh["shard"])
+    model = kind()
+    for child in model.children():
+        fully_shard(child, mesh=mesh["shard"])
     fully_shard(model, mesh=mesh["shard"])
     state = attached(model, mesh, density=1.0, overlap=overlap)
+    if kind is Uneven:
+        hook = model.first.bias.register_post_accumulate_grad_hook
+        hook(lambda _: state._reduction.note("first.bias"))  # noqa: SLF001
     try:
         run(model, state, sgd(model), range(3), group.rank, overlap=overlap)
     except ConfigError as error:
@@ -232,7 +237,13 @@ def runs_twice(group, overlap):
     return "works"
 
 
-def test_a_layer_that_runs_twice_needs_the_explicit_call():
-    assert pool(4).run(runs_twice, False) == ["works"] * 4
-    for said in pool(4).run(runs_twice, True):
-        assert said == "works" or "overlap=False" in said
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_layer_may_run_twice(overlap):
+    assert pool(4).run(gets_parts, Again, overlap) == ["works"] * 4
+
+
+def test_a_gradient_in_parts_needs_the_explicit_call():
+    assert pool(4).run(gets_parts, Uneven, False) == ["works"] * 4
+    for said in pool(4).run(gets_parts, Uneven, True):
+        assert "'first.bias'" in said
+        assert "overlap=False" in said

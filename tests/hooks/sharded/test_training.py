@@ -237,6 +237,7 @@ def abandoned(group):
     left = [weakref.ref(model), weakref.ref(state), weakref.ref(state._engine)]  # noqa: SLF001
     dist.barrier()
     del model, state
+    gc.collect()  # the model, which keeps the state
     gc.collect()
     return [each() is None for each in left]
 

@@ -33,12 +33,14 @@ class Shard:
         return self.parameter.dtype
 
     @property
+    def local(self) -> Tensor:
+        """The shard; FSDP may replace it in the first forward pass."""
+        return _local(self.parameter)
+
+    @property
     def grad(self) -> Tensor | None:
         grad = self.parameter.grad
-        if grad is None:
-            return None
-        with torch.no_grad():  # then it is the local tensor itself
-            return grad.to_local()  # type: ignore[attr-defined,no-any-return]
+        return None if grad is None else _local(grad)
 
     @grad.setter
     def grad(self, local: Tensor | None) -> None:
@@ -114,6 +116,11 @@ class Taken:
                 grad.copy_(shaped)
             elif name not in unused:
                 shard.grad = shaped
+
+
+@torch.no_grad()  # then it is the local tensor itself
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local()  # type: ignore[attr-defined,no-any-return]
 
 
 def runs_of(

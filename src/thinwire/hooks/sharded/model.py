@@ -45,12 +45,9 @@ class ShardedModel:
         if not dist.is_initialized():
             return None
         mesh = self.mesh
-        if (
-            isinstance(mesh, DeviceMesh)
-            and mesh.ndim > 1
-            and mesh.size() < dist.get_world_size()
-        ):
-            return None  # refused everywhere, and the other ranks may not call this
+        world = dist.get_world_size()
+        if isinstance(mesh, DeviceMesh) and mesh.ndim > 1 and mesh.size() < world:
+            return None  # refused everywhere, and other ranks may not call this
         first = next(self.model.parameters(), None)
         device = torch.device("cpu") if first is None else first.device
         return TorchGroup(None, device=device), device
@@ -197,7 +194,7 @@ def _group_of(mesh: object, shard_mesh: DeviceMesh) -> dist.ProcessGroup:
 
 def _place(group: dist.ProcessGroup, shard_mesh: DeviceMesh) -> Place:
     """Where this rank is; refuses ranks in another order than by replicas."""
-    shard_ranks = dist.get_process_group_ranks(shard_mesh.get_group())
+    shard_ranks = shard_mesh.mesh.flatten().tolist()
     replica_ranks = dist.get_process_group_ranks(group)
     shards, world = len(shard_ranks), dist.get_world_size()
     rank = dist.get_rank()

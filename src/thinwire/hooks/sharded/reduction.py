@@ -144,7 +144,7 @@ class Reduction:
                 for taken in self._taken:
                     taken.bucket.future.wait()
                 if self._twice is not None:
-                    self._engine.fail(_ran_twice(self._twice))
+                    self._engine.fail(_came_twice(self._twice))
             self._passes.end()
             for taken in self._taken:
                 taken.put_back(self._engine.delivered.untouched)
@@ -169,7 +169,7 @@ class Reduction:
         )
         for note in notes:
             if note["twice"] is not None:
-                raise _ran_twice(note["twice"])
+                raise _came_twice(note["twice"])
         return [int(unit) for unit in notes[0]["order"]]
 
 
@@ -179,9 +179,8 @@ def _note(reduction: ReferenceType[Reduction], name: str, _: Tensor) -> None:
         found.note(name)
 
 
-def _ran_twice(name: str) -> ConfigError:
+def _came_twice(name: str) -> ConfigError:
     return ConfigError(
-        f"{name!r} got its gradient in two parts in one backward pass, because its "
-        "module ran twice: attach with overlap=False, and call state.reduce() before "
-        "the optimizer's step"
+        f"{name!r} got its gradient in two parts in one backward pass: attach with "
+        "overlap=False, and call state.reduce() before the optimizer's step"
     )

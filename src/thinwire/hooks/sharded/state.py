@@ -5,7 +5,10 @@ this rank's shard of them, which the ranks with the same shard reduce: those of 
 as soon as they are there, while the backward pass goes on, or all in `reduce`.
 """
 
+from collections.abc import Mapping
 from datetime import timedelta
+
+from torch import Tensor
 
 from thinwire.errors import ConfigError
 from thinwire.hooks.options import Scope
@@ -47,7 +50,8 @@ class ShardedState(State):
         shards = setup.wrapped.shards
         assert shards is not None
         runs = runs_of(shards, setup.parameters)
-        self._trained = {n: s for unit in runs for run in unit for n, s in run.named()}
+        named = {n: s for unit in runs for run in unit for n, s in run.named()}
+        self._trained = self._shard_of = named
         self._overlap = model.overlap
         self._reduction = Reduction(
             runs,
@@ -63,6 +67,9 @@ class ShardedState(State):
             raise
         self._reduction.watch(model.model)
         self.on_close(self._reduction.close)
+
+    def _held(self) -> Mapping[str, Tensor]:
+        return {name: shard.local for name, shard in self._shard_of.items()}
 
     def reduce(self) -> None:
         """Replace the gradients by their means, on all ranks together.
