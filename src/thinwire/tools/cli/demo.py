@@ -97,6 +97,7 @@ def run(chosen: Settings, options: Options, console: Console) -> None:
             "same number of steps over loopback, where bytes cost nothing.",
             highlight=False,
         )
+    _warn_if_busy()
     with progress(chosen, console) as on_progress:
         runs = _train(chosen, where, on_progress)
     result = Result(chosen, tuple(runs), where.shaped, rate_text(where.bits or 0))
@@ -107,6 +108,17 @@ def run(chosen: Settings, options: Options, console: Console) -> None:
     if file is not None:
         file.write_text(json.dumps(result.as_dict(), indent=2) + "\n")
         console.print(f"Figures: {file.resolve()}", highlight=False, soft_wrap=True)
+
+
+def _warn_if_busy() -> None:
+    """Say so if other processes already keep the processors busy."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores:
+        Console(stderr=True).print(
+            f"This machine is busy with other work (load {load:.0f} on {cores} "
+            "processors): methods that compute more will look slower than they are.",
+            highlight=False,
+        )
 
 
 def _train(
