@@ -71,7 +71,7 @@ build: $(READY)
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) $(BROWSER) build dist site src/*.egg-info
+	rm -rf $(VENV) $(VENV)-* $(BROWSER) build dist site src/*.egg-info
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "thinwire needs Python 3.11 or newer; try: make PYTHON=python3.11")'

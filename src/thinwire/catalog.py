@@ -29,6 +29,7 @@ from thinwire.codecs import (
     Rice,
     RunLength,
     Split,
+    Tiers,
     ValueCodec,
     Zstd,
 )
@@ -79,6 +80,7 @@ VALUE_CODECS: Mapping[str, ValueCodec] = {
     "float16": Float16(),
     "int8": Int8(),
     **{f"log{bits}": LogQuant(bits) for bits in range(3, 9)},
+    **{f"tiers{share}": Tiers(share) for share in (2, 4, 8)},
     "qsgd": QSGD(),
     "deflate": Deflate(),
     "zstd": Zstd(),

@@ -46,23 +46,33 @@ class Traffic:
 
 
 class Counted(WrappedGroup):
-    """A group that counts. Any thread may read `traffic` or call `reset`."""
+    """A group that counts. Any thread may read `traffic` or call `reset`.
 
-    def __init__(self, group: Group) -> None:
+    Traffic with `everyone`, where that is another group, counts too.
+    """
+
+    def __init__(self, group: Group, everyone: Group | None = None) -> None:
         super().__init__(group)
+        self._everyone = None if everyone is None else Counted(everyone)
         self._lock = threading.Lock()
         self._traffic = Traffic()
 
     @property
     def traffic(self) -> Traffic:
         """The traffic since the start or the last `reset`."""
-        return self._traffic
+        if self._everyone is None:
+            return self._traffic
+        return self._traffic + self._everyone.traffic
+
+    @property
+    def everyone(self) -> Group:
+        return self if self._everyone is None else self._everyone
 
     def reset(self) -> Traffic:
         """Start from zero again; returns the traffic until now."""
         with self._lock:
             counted, self._traffic = self._traffic, Traffic()
-        return counted
+        return counted if self._everyone is None else counted + self._everyone.reset()
 
     def exchange(
         self,

@@ -38,6 +38,11 @@ class Group(ABC):
     def size(self) -> int:
         """The number of ranks."""
 
+    @property
+    def everyone(self) -> "Group":
+        """Where a model is sharded: the ranks of all shards, not of one alone."""
+        return self
+
     @abstractmethod
     def exchange(
         self,

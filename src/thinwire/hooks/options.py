@@ -5,7 +5,9 @@ An option of one method is checked by the class that has it as a field.
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
+
+from torch.distributed import ProcessGroup
 
 from thinwire.arguments import is_number, is_whole
 from thinwire.catalog import WarmupSteps
@@ -16,6 +18,9 @@ from thinwire.errors import ConfigError
 from thinwire.feedback import Feedback
 from thinwire.groups.own_groups import is_known
 from thinwire.reducers import OnNonfinite
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 Scope = Literal["bucket", "model"]
 
@@ -62,6 +67,9 @@ class Options(MethodOptions, total=False):
     sparse: str | RowCollective
     clip: float | None
     warn: bool
+    replicate_group: ProcessGroup
+    mesh: "DeviceMesh"
+    overlap: bool
 
 
 Check = Callable[[Any], bool]
@@ -174,6 +182,7 @@ RULES: Mapping[str, tuple[Check, str]] = {
         "None",
     ),
     "warn": (_instance(bool), "give True or False"),
+    "overlap": (_instance(bool), "give True or False"),
     "link": (
         _either(_none, _instance(Link)),
         "give a link such as Link(latency=50e-6, bandwidth=125e6), or None",

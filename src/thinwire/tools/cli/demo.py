@@ -3,8 +3,6 @@
 Where no slow network can be made, they make the same number of steps over loopback.
 """
 
-import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from thinwire import catalog
 from thinwire.collectives.collective import check_density
@@ -22,11 +19,13 @@ from thinwire.tools.cli import demo_worker, launch
 from thinwire.tools.cli.demo_progress import progress
 from thinwire.tools.cli.demo_table import Result, show
 from thinwire.tools.cli.options import Density, Json, takes
+from thinwire.tools.cli.outputs import Outputs
 from thinwire.tools.demo import chart
 from thinwire.tools.demo.loop import Look, ProgressEvent, Recipe, Run
 from thinwire.tools.demo.race import Settings
 from thinwire.tools.lab import Lab
 from thinwire.tools.quantities import rate_text
+from thinwire.tools.report import files
 
 # Plain DDP; half the bytes and nothing left out, the smallest change there is; the best
 # known method of PyTorch's; and ours.
@@ -75,15 +74,15 @@ def command(options: Options) -> None:
     It learns from the source of Python's standard library, so nothing is downloaded.
     The network is a lab on this machine, without root: thinwire lab doctor.
     """
-    run(settings(options), options, Console())
+    run(settings(options), options)
 
 
-def run(chosen: Settings, options: Options, console: Console) -> None:
+def run(chosen: Settings, options: Options) -> None:
     """Run the demo, show its table, and write the picture and the figures."""
-    picture, file = options.picture, options.json
-    for path in (picture, file):
-        if path is not None and not os.access(path.parent, os.W_OK):
-            raise ConfigError(f"cannot write {path}: give a folder that can be written")
+    picture, outputs = options.picture, Outputs(options.json)
+    files.check_folder(picture)
+    outputs.check()
+    console = outputs.console
     if launched():
         raise ConfigError(
             "this process has a rank already, but the demo starts its own workers: "
@@ -105,9 +104,7 @@ def run(chosen: Settings, options: Options, console: Console) -> None:
     if where.shaped:
         picture.write_text(chart.draw(runs, *result.captions))
         console.print(f"Picture: {picture.resolve()}", highlight=False, soft_wrap=True)
-    if file is not None:
-        file.write_text(json.dumps(result.as_dict(), indent=2) + "\n")
-        console.print(f"Figures: {file.resolve()}", highlight=False, soft_wrap=True)
+    outputs.write(result.as_dict())
 
 
 def _warn_if_busy() -> None:

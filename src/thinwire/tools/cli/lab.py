@@ -7,6 +7,9 @@ from rich.console import Console
 
 from thinwire.errors import LabError
 from thinwire.tools.cli import lab_verify
+from thinwire.tools.cli.command import Command
+from thinwire.tools.cli.options import Json
+from thinwire.tools.cli.outputs import Outputs
 from thinwire.tools.lab import Lab, doctor, network, record
 from thinwire.tools.lab.record import Record
 from thinwire.tools.lab.shaping import rate_name
@@ -132,20 +135,20 @@ def show_needs() -> None:
         raise typer.Exit(1)
 
 
-@app.command("verify")
+@app.command("verify", cls=Command)
 def verify_shaping(
     *,
     rate: Annotated[
         str, typer.Option(help="Rates to verify, separated by commas.")
     ] = "100mbit,1gbit",
     hosts: Annotated[int, typer.Option(help="Number of hosts.")] = 2,
-    json: Annotated[bool, typer.Option(help="Print JSON instead of a table.")] = False,
+    json: Json = None,
 ) -> None:
     """Measure whether links are as slow as they claim, with messages of all sizes.
 
     The exit code is 1 if anything is slower or faster than its link.
     """
-    if not lab_verify.run(rate.split(","), hosts, Console(), json=json):
+    if not lab_verify.run(rate.split(","), hosts, Outputs(json)):
         raise typer.Exit(1)
 
 

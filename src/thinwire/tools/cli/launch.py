@@ -82,9 +82,10 @@ def place(workers: int, rate: str = "") -> Place:
 
 
 def run(
-    where: Place, job: str, settings: dict[str, Any], console: Console
+    where: Place, job: str, settings: dict[str, Any], console: Console | None = None
 ) -> dict[str, Any] | None:
-    """The result of a job; None on ranks other than 0."""
+    """The result of a job, None on ranks other than 0; progress on standard error."""
+    console = console or Console(stderr=True)
     if where.kind == "ranks":
         return _among(job, settings, console)
     command = [job, json.dumps(settings)]
@@ -208,6 +209,7 @@ def _progress(job: str, console: Console) -> Iterator[OnProgress]:
 
 def _tenths(job: str, console: Console) -> Callable[[ProgressEvent], None]:
     shown = -1
+    console.print(f"{job}: starting", highlight=False)
 
     def on_progress(event: ProgressEvent) -> None:
         nonlocal shown
