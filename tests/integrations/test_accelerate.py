@@ -1,0 +1,61 @@
+"""Accelerate, with the state of all ranks in its checkpoints."""
+
+import pytest
+
+import thinwire
+from tests.integrations.launcher import launch, results
+from tests.integrations.tasks import (
+    KILLED,
+    SAVED,
+    STEPS,
+    adamw,
+    batch,
+    die_after,
+    framework,
+    loss_of,
+    make_model,
+    parameters_of,
+    raw,
+    same,
+    sgd,
+)
+from thinwire import PeerError
+
+pytestmark = framework("accelerate")
+
+
+def train(folder, *, kill=0, resume=False, method="spardl", optimizer_of=adamw):
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare(make_model())
+    state = thinwire.attach(model, method, density=0.05, warn=False)
+    optimizer = accelerator.prepare(optimizer_of(model, state))
+    accelerator.register_for_checkpointing(state.all_ranks)
+    if resume:
+        accelerator.load_state(f"{folder}/saved")
+    for step in range(SAVED if resume else 0, STEPS):
+        loss = loss_of(model, *batch(accelerator.process_index, step))
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        if kill and step + 1 == SAVED:
+            accelerator.save_state(f"{folder}/saved")
+        die_after(kill, step + 1)
+    return parameters_of(model)
+
+
+@pytest.mark.parametrize("optimizer_of", [sgd, adamw])
+def test_training_is_that_of_raw_ddp(tmp_path, optimizer_of):
+    wanted = results(raw, "spardl", optimizer_of, density=0.05)
+    found = results(train, tmp_path, optimizer_of=optimizer_of)
+    assert same(found, wanted)
+
+
+def test_a_killed_run_resumes_to_the_bit(tmp_path):
+    wanted = results(raw, "spardl", adamw, density=0.05)
+    survivor, victim = launch(train, tmp_path, kill=KILLED)
+    assert victim.exitcode == -9
+    assert isinstance(survivor.error, PeerError)
+    assert survivor.error.ranks == (1,)
+    assert same(results(train, tmp_path, resume=True), wanted)
