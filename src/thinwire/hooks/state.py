@@ -12,7 +12,8 @@ from typing import Any, Self
 from torch import Tensor
 
 from thinwire.errors import AgreementError, ConfigError
-from thinwire.hooks import agreement, checkpoint, saved_state
+from thinwire.hooks import agreement, all_ranks, checkpoint, saved_state
+from thinwire.hooks.all_ranks import AllRanks
 from thinwire.hooks.backward_pass import Deliveries
 from thinwire.hooks.closed import CLOSED
 from thinwire.hooks.loading import PathLike, Source, load_together, open_source
@@ -101,6 +102,16 @@ class State:
         it fails on one rank it raises on all, and nothing has changed.
         """
         self._load(lambda: Source(state_dict), residual, missing)
+
+    @property
+    def all_ranks(self) -> AllRanks:
+        """This state with those of all ranks, for what saves rank 0's objects only."""
+
+        def collect() -> dict[str, Any]:
+            group, units = self._transport, self._engine.units
+            return all_ranks.collect(self.state_dict, units, group, self._device)
+
+        return AllRanks(collect, self.load_state_dict)
 
     def save(self, folder: PathLike, also: Mapping[str, Any] | None = None) -> None:
         """Save to a folder that all ranks share, on all ranks together.
