@@ -18,7 +18,7 @@ from tests.integrations.tasks import (
     raw,
     same,
 )
-from thinwire import PeerError
+from thinwire import ConfigError, PeerError
 
 pytestmark = framework("lightning")
 
@@ -44,14 +44,20 @@ def module_of(kill=0):
     return Module()
 
 
+DEFAULTS = {
+    "devices": 2,
+    "strategy": "ddp",
+    "max_steps": STEPS,
+    "logger": False,
+    "enable_checkpointing": False,
+}
+
+
 def trainer_of(folder, callbacks, accumulate=1, **arguments):
     from lightning.pytorch import Trainer
 
     return Trainer(
         accelerator="cpu",
-        devices=2,
-        strategy="ddp",
-        max_steps=STEPS,
         accumulate_grad_batches=accumulate,
         default_root_dir=folder,
         use_distributed_sampler=False,
@@ -59,7 +65,7 @@ def trainer_of(folder, callbacks, accumulate=1, **arguments):
         enable_model_summary=False,
         log_every_n_steps=10,
         callbacks=callbacks,
-        **{"logger": False, "enable_checkpointing": False} | arguments,
+        **DEFAULTS | arguments,
     )
 
 
@@ -114,3 +120,90 @@ def test_a_killed_run_resumes_to_the_bit(tmp_path):
     assert survivor.error.ranks == (1,)
     (saved,) = tmp_path.glob("*.ckpt")
     assert same(results(train, tmp_path, resume=str(saved)), wanted)
+
+
+class Logged:
+    """What a logger gets, on each rank."""
+
+    def __init__(self) -> None:
+        self.name, self.version, self.save_dir = "logged", 0, None
+        self.entries = []
+
+    def log_metrics(self, metrics, step):
+        self.entries.append((step, dict(metrics)))
+
+    def __getattr__(self, name):
+        return lambda *_, **__: None
+
+
+def logs_and_clipping(folder):
+    """What is logged, and what becomes of the Trainer's clipping after an exception."""
+    from lightning.pytorch import Callback
+
+    from thinwire.integrations.lightning import Thinwire
+
+    class Failing(Callback):
+        def on_train_batch_end(self, trainer, *_):
+            if trainer.global_step == 25:
+                raise RuntimeError("on purpose")
+
+    attached, logged = Thinwire("topk", density=0.05, warn=False), Logged()
+    trainer = trainer_of(
+        folder, [attached, Failing()], gradient_clip_val=0.25, logger=logged
+    )
+    with pytest.raises(RuntimeError, match="on purpose"):
+        trainer.fit(module_of(), numbers())
+    assert trainer.gradient_clip_val == 0.25
+    # Other ranks may not have had the exception: nothing is gathered.
+    assert attached.state_dict() == {}
+    return [
+        (step, metrics["thinwire/steps"])
+        for step, metrics in logged.entries
+        if "thinwire/steps" in metrics
+    ]
+
+
+def test_metrics_are_logged_and_clipping_is_given_back(tmp_path):
+    found = results(logs_and_clipping, tmp_path)
+    assert found == [[(10, 10.0), (20, 20.0)]] * 2
+
+
+def clipped_by_value(folder):
+    with pytest.raises(ConfigError, match="Use 'norm'"):
+        train(folder, gradient_clip_val=0.1, gradient_clip_algorithm="value")
+
+
+def test_clipping_by_value_is_refused(tmp_path):
+    results(clipped_by_value, tmp_path)
+
+
+def resumed_without(folder):
+    """Checkpoints of a run without the callback, resumed with it."""
+    import warnings
+
+    from thinwire.integrations.lightning import Thinwire
+
+    trainer = trainer_of(folder, [], max_steps=SAVED)
+    trainer.fit(module_of(), numbers())
+    trainer.save_checkpoint(folder / "dense.ckpt")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        attached = Thinwire("topk", density=0.05)
+        trainer_of(folder, [attached]).fit(
+            module_of(), numbers(), ckpt_path=folder / "dense.ckpt"
+        )
+    return [str(each.message) for each in caught if "resid" in str(each.message)]
+
+
+def test_resuming_without_residuals_warns_once(tmp_path):
+    leads, follows = results(resumed_without, tmp_path)
+    assert len(leads) == 1
+    assert not follows
+
+
+def alone(folder):
+    train(folder, devices=1, strategy="auto", max_steps=5)
+
+
+def test_one_process_trains_without_it(tmp_path):
+    results(alone, tmp_path, size=1)
