@@ -43,7 +43,8 @@ def attach(
     is an error on every rank, and nothing has changed.
 
     Args:
-        model: A model wrapped in DistributedDataParallel, without a hook yet.
+        model: A model wrapped in DistributedDataParallel, without a hook yet; or what
+            `torch.compile` or Fabric made of it.
         method: What `thinwire methods` lists.
         density: The fraction of the gradient that is kept, above 0 and at most 1. One
             percent was within a point of dense training with ResNet-20 on CIFAR-10, and

@@ -75,8 +75,29 @@ class DDPModel:
         )
 
 
-def check_wrapped(model: nn.Module) -> DistributedDataParallel:
-    """Refuse what is not DistributedDataParallel."""
+# Where torch.compile and Lightning Fabric keep the module that they wrap.
+_INNER = ("_orig_mod", "_forward_module")
+
+
+def unwrapped(model: object) -> object:
+    """The DistributedDataParallel that wrappers hold, or what they hold instead.
+
+    >>> unwrapped(torch.compile(nn.Linear(2, 2)))
+    Linear(in_features=2, out_features=2, bias=True)
+    """
+    while isinstance(model, nn.Module):
+        # Not by getattr, which wrappers forward to what they hold.
+        parts = model._modules  # noqa: SLF001 - there is no public way
+        held = [parts[name] for name in _INNER if parts.get(name) is not None]
+        if not held or isinstance(model, DistributedDataParallel):
+            break
+        model = held[0]
+    return model
+
+
+def check_wrapped(model: object) -> DistributedDataParallel:
+    """The DistributedDataParallel in a model; refuses what has none."""
+    model = unwrapped(model)
     kinds = {kind.__name__ for kind in type(model).__mro__}
     if kinds & {"FullyShardedDataParallel", "FSDPModule"}:
         raise ConfigError(
@@ -149,6 +170,7 @@ def meeting(
     """
     if process_group is dist.GroupMember.NON_GROUP_MEMBER or not dist.is_initialized():
         return None
+    model = unwrapped(model)
     group = process_group if is_known(process_group) else None
     if group is None and isinstance(model, DistributedDataParallel):
         group = model.process_group
