@@ -1,6 +1,7 @@
 """Accelerate, with the state of all ranks in its checkpoints."""
 
 import pytest
+import torch
 
 import thinwire
 from tests.integrations.launcher import launch, results
@@ -59,3 +60,31 @@ def test_a_killed_run_resumes_to_the_bit(tmp_path):
     assert isinstance(survivor.error, PeerError)
     assert survivor.error.ranks == (1,)
     assert same(results(train, tmp_path, resume=True), wanted)
+
+
+def resumed_alone(folder):
+    """One process goes on from two: what a flush delivers, by parameter."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare(make_model())
+    state = thinwire.attach(model, "spardl", density=0.05, warn=False)
+    optimizer = accelerator.prepare(adamw(model, state))
+    accelerator.register_for_checkpointing(state.all_ranks)
+    accelerator.load_state(f"{folder}/saved")
+    loss = loss_of(model, *batch(0, 0))
+    accelerator.backward(loss)
+    optimizer.zero_grad(set_to_none=False)
+    state.flush()
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def test_one_process_goes_on_from_two_and_nothing_is_lost(tmp_path):
+    launch(train, tmp_path, kill=KILLED)
+    (delivered,) = results(resumed_alone, tmp_path, size=1)
+    saved = torch.load(tmp_path / "saved" / "custom_checkpoint_0.pkl")
+    residuals = [saved[f"rank {rank} of 2"]["residual"] for rank in range(2)]
+    for name, grad in delivered.items():
+        mean = (residuals[0][name].double() + residuals[1][name].double()) / 2
+        assert mean.count_nonzero() > 0
+        torch.testing.assert_close(grad.double(), mean, rtol=1e-6, atol=1e-6)
