@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Unpack
+from typing import Any, Unpack
 
 from torch import nn
 from torch.distributed import ProcessGroup, get_rank
@@ -19,7 +19,9 @@ from thinwire.hooks.inspection import (
     meeting,
     sparse_names,
     trained_parameters,
+    unwrapped,
 )
+from thinwire.hooks.one_process import OneProcessState, in_one_process
 from thinwire.hooks.optimizer_check import OptimizerCheck
 from thinwire.hooks.options import Options, Scope, refuse_wrong
 from thinwire.hooks.parts import Scaler
@@ -44,7 +46,8 @@ def attach(
 
     Args:
         model: A model wrapped in DistributedDataParallel, without a hook yet; or what
-            `torch.compile` or Fabric made of it.
+            `torch.compile` or Fabric made of it. With one process it need not be
+            wrapped: then nothing is reduced, and the methods of the state work.
         method: What `thinwire methods` lists.
         density: The fraction of the gradient that is kept, above 0 and at most 1. One
             percent was within a point of dense training with ResNet-20 on CIFAR-10, and
@@ -87,7 +90,8 @@ def attach(
     rows, clip = options.pop("sparse", "gather"), options.pop("clip", None)
     warn = options.pop("warn", True)
     with told(lambda: meeting(model, process_group)):
-        ddp = check_wrapped(model)
+        local = unwrapped(model)
+        ddp = None if in_one_process(local) else check_wrapped(local)
         refuse_wrong(method=method, warn=warn, **options)
         if "seed" in options:
             options["seed"] = int(options["seed"])  # numpy's would overflow
@@ -96,16 +100,17 @@ def attach(
         # The feedback stays: the momentum may be in it.
         reducer = replace(reducer, collective=Dense(), codec=None)
         rows = GatherRows()
-    state = DDPState(
-        ddp,
-        reducer,
-        scope=scope,
-        sparse=rows,
-        grad_scaler=grad_scaler,
-        process_group=process_group,
-        timeout=timeout,
-        clip=clip,
-    )
+    common: dict[str, Any] = {
+        "scope": scope,
+        "sparse": rows,
+        "grad_scaler": grad_scaler,
+        "timeout": timeout,
+        "clip": clip,
+    }
+    if ddp is None:
+        warns = warn and environment != "quiet"
+        return OneProcessState(local, reducer, warns=warns, **common)
+    state = DDPState(ddp, reducer, process_group=process_group, **common)
     try:
         ddp.register_comm_hook(state, hook)
         leads = get_rank(process_group or ddp.process_group) == 0

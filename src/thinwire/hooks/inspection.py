@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -20,13 +20,13 @@ from thinwire.layout import Layout
 class Wrapped:
     """What a state has to know of a model, however it is wrapped.
 
-    `group` are the ranks that reduce. `parameters` are what they reduce, by name;
-    those in `rows` have sparse COO gradients. `sizes` has the number of elements of
-    every name that may come in a bucket. With `per_name`, some parameters may be unused
-    in a step. `settings` must be equal on all ranks.
+    `group` are the ranks that reduce, None if there is one process. `parameters` are
+    what they reduce, by name; those in `rows` have sparse COO gradients. `sizes` has
+    the number of elements of every name that may come in a bucket. With `per_name`,
+    some parameters may be unused in a step. `settings` must be equal on all ranks.
     """
 
-    group: dist.ProcessGroup
+    group: dist.ProcessGroup | None
     parameters: Mapping[str, nn.Parameter]
     rows: frozenset[str]
     sizes: Mapping[str, int]
@@ -75,11 +75,34 @@ class DDPModel:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model of a process that has no others, which is not wrapped."""
+
+    model: nn.Module
+
+    def meeting(self) -> None:
+        return None
+
+    def inspect(self) -> Wrapped:
+        found = dict(self.model.named_parameters())
+        parameters = {name: p for name, p in found.items() if p.requires_grad}
+        check_parameters(parameters)
+        return Wrapped(
+            group=None,
+            parameters=parameters,
+            rows=sparse_names(self.model),
+            sizes={name: p.numel() for name, p in found.items()},
+            per_name=False,
+            settings={},
+        )
+
+
 # Where torch.compile and Lightning Fabric keep the module that they wrap.
 _INNER = ("_orig_mod", "_forward_module")
 
 
-def unwrapped(model: object) -> object:
+def unwrapped(model: object) -> Any:
     """The DistributedDataParallel that wrappers hold, or what they hold instead.
 
     >>> unwrapped(torch.compile(nn.Linear(2, 2)))
@@ -98,8 +121,7 @@ def unwrapped(model: object) -> object:
 def check_wrapped(model: object) -> DistributedDataParallel:
     """The DistributedDataParallel in a model; refuses what has none."""
     model = unwrapped(model)
-    kinds = {kind.__name__ for kind in type(model).__mro__}
-    if kinds & {"FullyShardedDataParallel", "FSDPModule"}:
+    if is_sharded(model):
         raise ConfigError(
             "FSDP is not supported: it reduce-scatters shards of the gradient, so no "
             "rank holds the whole one that error feedback needs. Use "
@@ -111,6 +133,12 @@ def check_wrapped(model: object) -> DistributedDataParallel:
             "it first, model = DDP(model), and attach to the result"
         )
     return model
+
+
+def is_sharded(model: object) -> bool:
+    """Whether it is FSDP's, of either kind."""
+    kinds = {kind.__name__ for kind in type(model).__mro__}
+    return bool(kinds & {"FullyShardedDataParallel", "FSDPModule"})
 
 
 def check_model(model: DistributedDataParallel) -> None:
@@ -133,13 +161,20 @@ def check_model(model: DistributedDataParallel) -> None:
             "torch.compile's python_reducer bypasses communication hooks: leave "
             "torch._dynamo.config.optimize_ddp at its default"
         )
-    devices = {p.device for p in trained_parameters(model).values()}
+    check_parameters(trained_parameters(model))
+
+
+def check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
+    """Refuse parameters that cannot be reduced, or that lie on several devices."""
+    if not parameters:
+        raise ConfigError("no parameter of the model is trained: set requires_grad")
+    devices = {p.device for p in parameters.values()}
     if len(devices) > 1:
         raise ConfigError(
             f"parameters lie on {sorted(map(str, devices))}: put a replica on one "
             "device"
         )
-    Layout.of(trained_parameters(model).items())
+    Layout.of(parameters.items())
 
 
 def trained_parameters(model: DistributedDataParallel) -> dict[str, nn.Parameter]:

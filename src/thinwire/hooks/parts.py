@@ -12,6 +12,7 @@ from torch import nn
 from thinwire import catalog
 from thinwire.collectives import RowCollective
 from thinwire.groups import Counted
+from thinwire.groups.one_rank import OneRank
 from thinwire.groups.torch import TorchGroup
 from thinwire.hooks.agreement import compare_settings, told
 from thinwire.hooks.closed import CLOSED
@@ -78,7 +79,8 @@ class Setup:
                 clip=clip,
             )
             wrapped = model.inspect()
-            reducer.collective.check(wrapped.group.size())
+            if wrapped.group is not None:
+                reducer.collective.check(wrapped.group.size())
             setup = cls(
                 wrapped=wrapped,
                 reducer=reducer,
@@ -87,6 +89,8 @@ class Setup:
                 clip=None if clip is None else float(clip),
                 timeout=seconds(timeout),
             )
+            if wrapped.group is None:
+                return setup
             settings = setup.settings(scaled=grad_scaler is not None)
             group = TorchGroup(
                 wrapped.group, timeout=setup.timeout, device=setup.device
@@ -124,9 +128,11 @@ class Parts:
 
     def __init__(self, setup: Setup) -> None:
         self.closing = ExitStack()
-        self.transport = TorchGroup.own(
-            setup.wrapped.group, timeout=setup.timeout, device=setup.device
-        )
+        self.transport: TorchGroup | OneRank = OneRank()
+        if setup.wrapped.group is not None:
+            self.transport = TorchGroup.own(
+                setup.wrapped.group, timeout=setup.timeout, device=setup.device
+            )
         self.closing.callback(self.transport.close)
         try:
             with told(lambda: (self.transport, setup.device)):
@@ -161,5 +167,5 @@ class Parts:
         self.plain = PlainAllReduce(
             self.transport, self.engine, allowed=setup.clip is None and not wrapped.rows
         )
-        if not self.plain.fits(reducer):
+        if wrapped.group is not None and not self.plain.fits(reducer):
             _ = self.engine.units.states  # so that a state dict has all its keys
