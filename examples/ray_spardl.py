@@ -67,7 +67,8 @@ def train(config: dict[str, Any]) -> None:
     state.check_replicas()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Start the workers, and print what they reported last."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--folder", type=Path, default=Path("checkpoint"))
@@ -83,3 +84,7 @@ if __name__ == "__main__":
         ),
     )
     print(trainer.fit().metrics)
+
+
+if __name__ == "__main__":
+    main()

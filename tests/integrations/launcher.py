@@ -23,6 +23,7 @@ import torch.distributed as dist
 from tests.workers import Outcome, context, free_port, portable
 
 SECONDS = 50.0
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def launch(

@@ -17,12 +17,12 @@ STEPS, SAVED, KILLED = 50, 30, 37
 WIDTH, BATCH = 32, 8
 
 
-def framework(name: str) -> list[pytest.MarkDecorator]:
+def framework(name: str, seconds: float = 180) -> list[pytest.MarkDecorator]:
     """The marks of a module that needs a framework; skipped aloud without it."""
     absent = find_spec(name) is None
     return [
         pytest.mark.frameworks,
-        pytest.mark.timeout(180),  # two trainings, on a machine that may be busy
+        pytest.mark.timeout(seconds),  # two trainings, on a machine that may be busy
         pytest.mark.skipif(absent, reason=f"{name} is not installed"),
     ]
 

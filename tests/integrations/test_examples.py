@@ -1,19 +1,9 @@
-"""The examples run as their first lines say, and go on from what they save."""
-
-import os
-from pathlib import Path
+"""The examples run as they say, and go on from what they save; Ray's in test_ray."""
 
 import pytest
 
-from tests.integrations.launcher import results, script
+from tests.integrations.launcher import EXAMPLES, results, script
 from tests.integrations.tasks import framework
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-def ray_script(path, folder):
-    os.environ["RAY_AUTH_MODE"] = "disabled"  # else it writes a token into the home
-    return script(path, folder)
 
 
 def marked(module, *rest):
@@ -40,13 +30,6 @@ def test_it_trains_saves_and_goes_on(tmp_path, name, resume, says):
     assert says in first
     second, _ = results(script, path, tmp_path, resume, "--steps", "40")
     assert says in second
-
-
-@pytest.mark.parametrize("name", [marked("ray", "ray_spardl")])
-def test_ray_trains_on_its_workers(tmp_path, name):
-    path = EXAMPLES / f"{name}.py"
-    (said,) = results(ray_script, path, tmp_path, size=1, timeout=100)
-    assert "'step': 20" in said
 
 
 @pytest.mark.parametrize("name", [marked("torch", "gpu_spardl")])

@@ -1,13 +1,11 @@
 """Ray Train: two workers that Ray starts, and its checkpoints."""
 
 import os
-import tempfile
-from pathlib import Path
 
 import torch
 
 import thinwire
-from tests.integrations.launcher import results
+from tests.integrations.launcher import EXAMPLES, results, script
 from tests.integrations.tasks import (
     KILLED,
     SAVED,
@@ -23,60 +21,48 @@ from tests.integrations.tasks import (
     same,
 )
 
-pytestmark = framework("ray")
+pytestmark = framework("ray", seconds=300)
 
 
 def worker(config):
     import ray.train
-    import ray.train.torch
+    from examples import ray_spardl
+    from ray.train.torch import prepare_model
 
     torch.set_num_threads(1)
-    context = ray.train.get_context()
-    rank = context.get_world_rank()
-    model = ray.train.torch.prepare_model(make_model())
+    rank = ray.train.get_context().get_world_rank()
+    model = prepare_model(make_model())
     state = thinwire.attach(model, "spardl", density=0.05, warn=False)
     optimizer = adamw(model, state)
-    start = 0
-    resumed = ray.train.get_checkpoint()
-    if resumed is not None:
-        with resumed.as_directory() as folder:
-            shared = torch.load(f"{folder}/shared.pt")
-            model.module.load_state_dict(shared["model"])
-            optimizer.load_state_dict(shared["optimizer"])
-            start = shared["step"]
-            state.load(sorted(Path(folder).glob("thinwire.*.pt")))
+    saved, start = ray_spardl.load(state), 0
+    if saved is not None:
+        model.module.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        start = saved["step"]
     for step in range(start, STEPS):
-        loss_of(model, *batch(rank, step)).backward()
+        loss = loss_of(model, *batch(rank, step))
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        if step + 1 in (SAVED, STEPS):
-            with tempfile.TemporaryDirectory() as folder:
-                torch.save(state.state_dict(), f"{folder}/thinwire.{rank}.pt")
-                if rank == 0:
-                    shared = {
-                        "model": model.module.state_dict(),
-                        "optimizer": optimizer.state_dict(),
-                        "step": step + 1,
-                    }
-                    torch.save(shared, f"{folder}/shared.pt")
-                ray.train.report(
-                    {"start": start},
-                    checkpoint=ray.train.Checkpoint.from_directory(folder),
-                )
+        if step + 1 == SAVED:
+            held = {"model": model.module.state_dict()}
+            held["optimizer"] = optimizer.state_dict()
+            ray_spardl.save(state, {**held, "step": step + 1}, loss.item())
         if start == 0:
             die_after(KILLED, step + 1)
-    torch.save(parameters_of(model), f"{config['out']}/{rank}.pt")
+    found = parameters_of(model)
+    torch.save({"start": start, "parameters": found}, f"{config['out']}/{rank}.pt")
 
 
-def fit(folder):
-    """What a driver does: start Ray, train, and end Ray."""
+def drive(folder):
+    """Start Ray once, which takes long; train, and run the example."""
     os.environ["RAY_AUTH_MODE"] = "disabled"  # else it writes a token into the home
     import ray
     import ray.train
     from ray.train.torch import TorchConfig, TorchTrainer
 
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    trainer = TorchTrainer(
+    TorchTrainer(
         worker,
         train_loop_config={"out": str(folder)},
         torch_config=TorchConfig(backend="gloo"),
@@ -86,15 +72,16 @@ def fit(folder):
             storage_path=str(folder / "ray"),
             failure_config=ray.train.FailureConfig(max_failures=1),
         ),
-    )
-    done = trainer.fit()
+    ).fit()
+    said = script(EXAMPLES / "ray_spardl.py", folder)
     ray.shutdown()
-    return done.metrics
+    return said
 
 
 def test_a_run_with_a_killed_worker_is_that_of_raw_ddp(tmp_path):
     wanted = results(raw, "spardl", adamw, density=0.05)
-    (metrics,) = results(fit, tmp_path, size=1, timeout=150)
-    assert metrics["start"] == SAVED
+    (said,) = results(drive, tmp_path, size=1, timeout=270)
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    assert same(found, wanted)
+    assert [rank["start"] for rank in found] == [SAVED, SAVED]
+    assert same([rank["parameters"] for rank in found], wanted)
+    assert "'step': 20" in said
