@@ -18,7 +18,7 @@ parser.add_argument("--folder", default="checkpoint")
 parser.add_argument("--resume", action="store_true")
 options = parser.parse_args()
 
-accelerator = Accelerator()
+accelerator = Accelerator(cpu=not torch.cuda.is_available())
 torch.manual_seed(0)
 model = accelerator.prepare(
     nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1))
