@@ -1,6 +1,8 @@
 """Ray Train: two workers that Ray starts, and its checkpoints."""
 
 import os
+import time
+from pathlib import Path
 
 import torch
 
@@ -22,6 +24,9 @@ from tests.integrations.tasks import (
 )
 
 pytestmark = framework("ray", seconds=300)
+
+
+RECORDED = "ray/run/checkpoint_manager_snapshot.json"
 
 
 def worker(config):
@@ -48,7 +53,10 @@ def worker(config):
             held = {"model": model.module.state_dict()}
             held["optimizer"] = optimizer.state_dict()
             ray_spardl.save(state, {**held, "step": step + 1}, loss.item())
-        if start == 0:
+        if start == 0 and step + 1 == KILLED:
+            # Ray looks for what workers have reported once in a while.
+            while not (Path(config["out"]) / RECORDED).exists():
+                time.sleep(0.05)
             die_after(KILLED, step + 1)
     found = parameters_of(model)
     torch.save({"start": start, "parameters": found}, f"{config['out']}/{rank}.pt")
