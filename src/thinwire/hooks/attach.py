@@ -1,6 +1,7 @@
 """attach: from a DDP model and a name to sparse gradients, in one line."""
 
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -82,8 +83,9 @@ def attach(
                 that call out: after `backward` it would cut sums of many steps for
                 good. Reductions then start with the last bucket.
             warn: Whether to warn, on rank 0, if a plain Adam steps on sparse
-                deliveries, and if the run is frozen: all steps skipped, nothing
-                delivered, or a residual that keeps growing.
+                deliveries, if an optimizer was resumed and the state was not, and if
+                the run is frozen: all steps skipped, nothing delivered, or a residual
+                that keeps growing.
 
     """
     environment = os.environ.get("THINWIRE", "")
@@ -117,19 +119,29 @@ def attach(
         if warn and leads and environment != "quiet":
             state.watch_progress()
             if (state.density or 1.0) < 1.0:
-                state.on_close(_check_optimizer(ddp))
+                state.on_close(_check_optimizer(ddp, state))
     except BaseException:
         state.close()
         raise
     return state
 
 
-def _check_optimizer(model: DistributedDataParallel) -> Callable[[], None]:
+def _check_optimizer(
+    model: DistributedDataParallel, state: State
+) -> Callable[[], None]:
     """Warn of a plain Adam, except for rows, which are delivered whole.
 
-    Returns what ends the check.
+    And of an optimizer that was resumed without the state. Returns what ends the check.
     """
+    reference = weakref.ref(state)
+
+    def forgot() -> bool:
+        found = reference()
+        return found is not None and found.starts_anew
+
     rows = sparse_names(model.module)
     trained = trained_parameters(model).items()
     sent_sparsely = [p for name, p in trained if name not in rows]
-    return OptimizerCheck(model, sent_sparsely).end if sent_sparsely else lambda: None
+    if not sent_sparsely:
+        return lambda: None
+    return OptimizerCheck(model, sent_sparsely, forgot).end

@@ -41,7 +41,7 @@ class State:
         self._parts = parts = Parts(setup)
         self._transport, self._group = parts.transport, parts.group
         self._engine, self._plain = parts.engine, parts.plain
-        self._compared = False
+        self._compared = self._loaded = False
         # The pass after which nothing was left in any residual.
         self._flushed_after: int | None = None
         if self._group.rank == 0:
@@ -164,7 +164,7 @@ class State:
             self._reducer = _with_density(self._reducer, density)
         checkpoint.fill(units, saved, scope=self._scope)
         self._engine.restart(saved.entries.passes)
-        self._compared = False
+        self._compared, self._loaded = False, True
         flushed = saved.entries.flushed or residual == "drop"
         self._flushed_after = self._engine.passes if flushed else None
         return source
@@ -198,6 +198,11 @@ class State:
         names = units.layout.names
         if all(self._parameters[name].requires_grad for name in names):
             self._flushed_after = engine.passes
+
+    @property
+    def starts_anew(self) -> bool:
+        """Whether residuals could have been loaded, and nothing was."""
+        return not self._loaded and bool(self._engine.units.kinds)
 
     def watch_progress(self) -> None:
         """Warn once if training does not get ahead (see `hooks.progress_check`)."""
