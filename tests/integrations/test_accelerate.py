@@ -20,7 +20,7 @@ from tests.integrations.tasks import (
     same,
     sgd,
 )
-from thinwire import PeerError
+from thinwire import ConfigError, PeerError
 
 pytestmark = framework("accelerate")
 
@@ -88,3 +88,17 @@ def test_one_process_goes_on_from_two_and_nothing_is_lost(tmp_path):
         mean = (residuals[0][name].double() + residuals[1][name].double()) / 2
         assert mean.count_nonzero() > 0
         torch.testing.assert_close(grad.double(), mean, rtol=1e-6, atol=1e-6)
+
+
+def unprepared():
+    from accelerate import Accelerator
+
+    Accelerator(cpu=True)
+    with pytest.raises(ConfigError) as caught:
+        thinwire.attach(make_model(), "spardl")
+    return str(caught.value)
+
+
+def test_a_model_that_was_not_prepared_is_refused():
+    for message in results(unprepared):
+        assert "wrap it first" in message
