@@ -69,9 +69,26 @@ def trainer_of(folder, callbacks, accumulate=1, **arguments):
     )
 
 
-def numbers(accumulate=1):
-    """Each rank's batches are those of the raw training, by number."""
-    return torch.utils.data.DataLoader(list(range(STEPS * accumulate)))
+class Numbers:
+    """The numbers of batches; Lightning saves how many it has taken."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.taken = count, 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self):
+        while self.taken < self.count:
+            self.taken += 1
+            yield torch.tensor([self.taken - 1])
+        self.taken = 0
+
+    def state_dict(self):
+        return {"taken": self.taken}
+
+    def load_state_dict(self, saved):
+        self.taken = saved["taken"]
 
 
 def train(folder, *, kill=0, resume=None, accumulate=1, options=None, **arguments):
@@ -90,7 +107,7 @@ def train(folder, *, kill=0, resume=None, accumulate=1, options=None, **argument
         arguments["enable_checkpointing"] = True
     trainer = trainer_of(folder, callbacks, accumulate, **arguments)
     module = module_of(kill)
-    trainer.fit(module, numbers(accumulate), ckpt_path=resume)
+    trainer.fit(module, Numbers(STEPS * accumulate), ckpt_path=resume)
     attached.state.check_replicas()
     return parameters_of(module)
 
@@ -152,7 +169,7 @@ def logs_and_clipping(folder):
         folder, [attached, Failing()], gradient_clip_val=0.25, logger=logged
     )
     with pytest.raises(RuntimeError, match="on purpose"):
-        trainer.fit(module_of(), numbers())
+        trainer.fit(module_of(), Numbers(STEPS))
     assert trainer.gradient_clip_val == 0.25
     # Other ranks may not have had the exception: nothing is gathered.
     assert attached.state_dict() == {}
@@ -184,13 +201,13 @@ def resumed_without(folder):
     from thinwire.integrations.lightning import Thinwire
 
     trainer = trainer_of(folder, [], max_steps=SAVED)
-    trainer.fit(module_of(), numbers())
+    trainer.fit(module_of(), Numbers(STEPS))
     trainer.save_checkpoint(folder / "dense.ckpt")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         attached = Thinwire("topk", density=0.05)
         trainer_of(folder, [attached]).fit(
-            module_of(), numbers(), ckpt_path=folder / "dense.ckpt"
+            module_of(), Numbers(STEPS), ckpt_path=folder / "dense.ckpt"
         )
     return [
         str(each.message)
