@@ -110,7 +110,7 @@ class Hurt:
 
     def _flip_bit(self, fault: Fault) -> None:
         """Flip a bit of the next packet with a checksum that arrives."""
-        transport: Any = self._state._transport._transport  # noqa: SLF001 - on purpose
+        transport: Any = self._state._transport._transport  # noqa: SLF001 - on purpose  # type: ignore[union-attr]
         swap = transport.swap
         flips = random.Random(fault.detail)
 

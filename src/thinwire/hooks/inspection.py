@@ -1,6 +1,6 @@
 """Which models can be served, and what a state has to know of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -66,7 +66,7 @@ class DDPModel:
             parameters=trained_parameters(model),
             rows=sparse_names(model.module),
             # All parameters: one that was frozen after wrapping is still in a bucket.
-            sizes={name: p.numel() for name, p in model.module.named_parameters()},
+            sizes={name: p.numel() for name, p in named_parameters(model.module)},
             per_name=bool(model.find_unused_parameters or model.static_graph),
             settings={
                 "find_unused_parameters": model.find_unused_parameters,
@@ -85,7 +85,7 @@ class LocalModel:
         return None
 
     def inspect(self) -> Wrapped:
-        found = dict(self.model.named_parameters())
+        found = dict(named_parameters(self.model))
         parameters = {name: p for name, p in found.items() if p.requires_grad}
         check_parameters(parameters)
         return Wrapped(
@@ -181,16 +181,30 @@ def trained_parameters(model: DistributedDataParallel) -> dict[str, nn.Parameter
     """The parameters DDP reduces, tied ones once, by their names in the module."""
     ignored = model.parameters_to_ignore
     return {
-        name: parameter
+        own_name(name): parameter
         for name, parameter in model.module.named_parameters()
         if parameter.requires_grad and name not in ignored
     }
 
 
+def named_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters by the names that they have in a module that is not compiled."""
+    return ((own_name(name), p) for name, p in module.named_parameters())
+
+
+def own_name(name: str) -> str:
+    """A name without what `torch.compile` adds, so that both load the same saves.
+
+    >>> own_name("_orig_mod.0.weight")
+    '0.weight'
+    """
+    return ".".join(part for part in name.split(".") if part != _INNER[0])
+
+
 def sparse_names(module: nn.Module) -> frozenset[str]:
     """Parameters whose gradients come as sparse COO tensors, by DDP's own rule."""
     return frozenset(
-        f"{name}.weight" if name else "weight"
+        own_name(f"{name}.weight" if name else "weight")
         for name, part in module.named_modules()
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse
     )

@@ -56,8 +56,9 @@ class OptimizerCheck:
         if self._model() is None:
             self._end_after(optimizer)
         elif self._steps_the_model(optimizer):
-            self._check_resumed(optimizer)
             seen = [each for ref in self._seen if (each := ref()) is not None]
+            if not any(each is optimizer for each in seen):
+                self._check_resumed(optimizer)
             plain = [each for each in (optimizer, *seen) if is_plain_adam(each)]
             # The second step of one: all have stepped, and have a state to look at.
             if plain or any(each is optimizer for each in seen):
@@ -71,7 +72,7 @@ class OptimizerCheck:
         return any(id(p) in self._ids for group in groups for p in group["params"])
 
     def _check_resumed(self, optimizer: Optimizer) -> None:
-        """Warn, once, of an optimizer that was resumed alone."""
+        """Warn, once, before the first step of an optimizer that was resumed alone."""
         if is_resumed(optimizer, self._ids) and self._forgot():
             self._forgot = lambda: False
             warn(LOST)

@@ -11,13 +11,14 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from thinwire.cost import ring_all_reduce
 from thinwire.errors import AgreementError, ConfigError
 from thinwire.hooks import agreement, all_ranks, checkpoint, saved_state
 from thinwire.hooks.all_ranks import AllRanks
 from thinwire.hooks.backward_pass import Deliveries
 from thinwire.hooks.closed import CLOSED
 from thinwire.hooks.loading import PathLike, Source, load_together, open_source
-from thinwire.hooks.metrics import metrics_of
+from thinwire.hooks.metrics import metrics_of, summary_of
 from thinwire.hooks.parts import Parts, Scaler, Setup
 from thinwire.hooks.progress_check import ProgressCheck
 from thinwire.hooks.saved_state import LoadOptions, Missing, Residual
@@ -41,6 +42,9 @@ class State:
         self._parts = parts = Parts(setup)
         self._transport, self._group = parts.transport, parts.group
         self._engine, self._plain = parts.engine, parts.plain
+        # What dense all-reduces in a step: all but rows.
+        names = self._engine.units.layout.names
+        self._nbytes = sum(self._parameters[name].nbytes for name in names)
         self._compared = self._loaded = False
         # The pass after which nothing was left in any residual.
         self._flushed_after: int | None = None
@@ -246,11 +250,17 @@ class State:
         """Counters since this state was made, as plain floats.
 
         Bytes and rounds are this rank's; milliseconds are of the communication thread:
-        `wait_ms` in the group, `encode_ms` in the codec, the others in kernels.
+        `wait_ms` in the group, `encode_ms` in the codec, the others in kernels. The
+        keys are those of docs/guides/monitor.md.
         """
         self._engine.drain()
         traffic = self._group.traffic + self._plain.traffic
-        return metrics_of(self._engine, traffic, self.density)
+        dense = ring_all_reduce(self._nbytes, self._group.size).nbytes
+        return metrics_of(self._engine, traffic, self.density, dense_bytes=dense)
+
+    def summary(self) -> str:
+        """One line for people: whether this is faster than dense, and by how much."""
+        return summary_of(self.metrics())
 
     def _compare_checkpoints(self) -> None:
         """Check in the first pass, and after a load, that ranks continue together."""
