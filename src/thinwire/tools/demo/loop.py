@@ -316,7 +316,8 @@ def _warm_up(method: str, recipe: Recipe, corpus: Corpus) -> None:
 def _agreed(clock: Clock, fraction: float) -> tuple[bool, bool, bool, int]:
     """What rank 0's clock says, on every rank."""
     stop, look, stride = clock.plan()
-    over = stop or clock.fraction >= fraction
+    # The last turn ends with the run, which has a least number of steps.
+    over = stop or (fraction < 1.0 and clock.fraction >= fraction)
     plan = torch.tensor([stop, look, over, stride], dtype=torch.int64)
     dist.broadcast(plan, src=0)
     stop, look, over, stride = plan.tolist()
