@@ -3,14 +3,14 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from thinwire.accumulator import Accumulator
 from thinwire.errors import PeerError
 from thinwire.groups import torch as groups
-from thinwire.hooks import saved_state
+from thinwire.hooks.place import Place
 from thinwire.reducers import Pipeline
 
 STEP = 4
@@ -36,8 +36,8 @@ def trace() -> None:
 
 def lose() -> None:
     """Load what was saved by all ranks but the last of those that this one takes."""
-    sources, replaced = saved_state.sources_of, vars(saved_state)
-    replaced["sources_of"] = lambda *place: sources(*place)[:-1]
+    sources, replaced = Place.sources, cast(Any, Place)
+    replaced.sources = lambda place, *then: sources(place, *then)[:-1]
 
 
 def unnamed() -> None:

@@ -19,7 +19,7 @@ from experiments.train.workers import HealthRecord
 from thinwire.collectives import RowCollective
 from thinwire.errors import AgreementError, ConfigError
 from thinwire.groups import Counted, Group, simulate
-from thinwire.hooks import checkpoint, saved_state
+from thinwire.hooks import checkpoint, place, saved_state
 from thinwire.hooks.backward_pass import BackwardPass, PendingBucket
 from thinwire.hooks.engine import SETTLE_AT
 from thinwire.hooks.units import BucketPlan, Names, Units
@@ -224,7 +224,7 @@ class Simulated:
         return [
             {
                 "version": saved_state.FORMAT,
-                saved_state.key_of(number, size): {
+                place.Place(number, size).key: {
                     **checkpoint.dump(rank.units),
                     "scope": "model",
                     **({} if density is None else {"density": density}),
@@ -239,7 +239,7 @@ class Simulated:
     def load_state_dict(self, state: Any) -> None:
         size = len(self._ranks)
         for number, (rank, saved) in enumerate(zip(self._ranks, state, strict=True)):
-            found = saved_state.read(saved, rank.units, (number, size))
+            found = saved_state.read(saved, rank.units, place.Place(number, size))
             checkpoint.fill(rank.units, found, scope="model")
             rank.passes, rank.plan = found.entries.passes, None
             here = 0 if rank.group is None else rank.group.traffic.sent

@@ -153,7 +153,7 @@ def sharded():
         (twice, ["hook already", "attach once"]),
         (hooked, ["hook already"]),
         (hooked_by_name, ["hook already"]),
-        (sharded, ["FSDP is not supported", "reduce-scatter"]),
+        (sharded, ["FSDP1", "fully_shard(model, mesh=mesh['shard'])"]),
     ],
 )
 def test_models_that_cannot_be_served(make, says):

@@ -21,8 +21,8 @@ SOURCES = pytest.mark.parametrize("known", [False, True], ids=["grad", "state"])
 class Counted(Training):
     """A training that is checked in each step, and counts its plans."""
 
-    def __init__(self, known, monkeypatch):
-        super().__init__(parameters(), known=known)
+    def __init__(self, known, monkeypatch, params=None):
+        super().__init__(params or parameters(), known=known)
         self.oracle = Oracle(self.optimizer)
         self.plans = 0
         monkeypatch.setattr(adamw, "Plan", self.plan)
@@ -57,6 +57,12 @@ def test_new_gradients_of_the_same_layout(known, monkeypatch):
             param.grad = grad.clone()
 
     assert training.train(change=copied) == 0
+
+
+def test_a_parameter_with_gaps_that_is_delivered_in_part(monkeypatch):
+    *filled, gaps = parameters()
+    training = Counted(True, monkeypatch, [gaps, *filled])
+    assert training.train() == 1
 
 
 @SOURCES

@@ -18,6 +18,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Self
@@ -37,6 +38,7 @@ from thinwire.groups.failure_probe import Failure, FailureProbe, diagnose
 from thinwire.groups.gloo import GlooTransport
 from thinwire.groups.group import Group, Op
 from thinwire.groups.nccl import NcclTransport, or_reduce_
+from thinwire.groups.shared_memory import SharedMemoryGroup
 from thinwire.groups.transport import Transfers, Transport
 
 _LARGEST_NBYTES = 1 << 34  # a longer body is a garbled length, not a message
@@ -64,6 +66,9 @@ class TorchGroup(Group):
         self._device = torch.device(device if device is not None else default)
         self._rank, self._size = group.rank(), group.size()
         self._failure: str | None = None
+        self._on_failure: list[Callable[[str], object]] = []
+        # What errors call the ranks.
+        self.names: Sequence[int] = range(self._size)
         # Ends the process group, where that is this object's.
         self._own: Callable[[], object] | None = None
         self._transport: Transport
@@ -108,6 +113,21 @@ class TorchGroup(Group):
             new._own.atexit = False
         return new
 
+    def link(self, other: "TorchGroup") -> None:
+        """Make a failure of either group one of both, so that all their ranks know."""
+        self.on_failure(other.leave)
+        other.on_failure(self.leave)
+
+    def on_failure(self, call: Callable[[str], object]) -> None:
+        """Call this, with what has failed, when this rank leaves the group."""
+        self._on_failure.append(call)
+
+    def leave(self, why: str) -> None:
+        """End all calls of peers that wait for this rank; later calls raise."""
+        if self._failure is None:
+            self._failure = why
+            self._leave()
+
     def close(self) -> None:
         """End the process group if it is this object's own; later calls raise.
 
@@ -147,6 +167,13 @@ class TorchGroup(Group):
         with self._calling("exchange", expected=nbytes is not None):
             incoming = self._swap(outgoing, sources, lengths)
         return _home(incoming[0][1], device) if incoming else None
+
+    def subgroup(
+        self, members: Sequence[int], name: str, *, near: bool = False
+    ) -> Group:
+        if near and self._device.type == "cpu":
+            return SharedMemoryGroup(self, members)
+        return super().subgroup(members, name, near=near)
 
     def post_receives(self, bodies: Sequence[tuple[int, int]]) -> None:
         checks.check_receives(self, bodies)
@@ -259,8 +286,11 @@ class TorchGroup(Group):
         timed_out = time.monotonic() >= self._transport.deadline - 0.01
         closed, probe = self._leave()
         blamed = frozenset() if timed_out else closed
-        failure = Failure(call, self.timeout, error, blamed, self._rank)
-        return diagnose(failure, probe.findings())
+        named = frozenset(self.names[rank] for rank in blamed)
+        failure = Failure(call, self.timeout, error, named, self._rank)
+        found = probe.findings()
+        missing = frozenset(self.names[rank] for rank in found.missing)
+        return diagnose(failure, replace(found, missing=missing))
 
     def _leave(self) -> tuple[frozenset[int], FailureProbe]:
         """Report that this rank is alive, and close all its connections.
@@ -273,6 +303,8 @@ class TorchGroup(Group):
         probe = FailureProbe(store, self._rank, self._size, self._transport.report())
         probe.report()
         self._transport.disconnect()
+        for call in self._on_failure:
+            call(self._failure or "it was left")
         return closed, probe
 
 

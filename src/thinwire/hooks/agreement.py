@@ -115,23 +115,30 @@ def _differences(notes: Sequence[Settings], *, absent_counts: bool) -> list[str]
 
 
 def compare_replicas(
-    group: Group, parameters: Mapping[str, Tensor], device: torch.device
+    group: Group,
+    parameters: Mapping[str, Tensor],
+    device: torch.device,
+    *,
+    shards: int = 1,
 ) -> None:
-    """Raise on every rank if a parameter's bits differ between ranks."""
+    """Raise on every rank if a parameter's bits differ between ranks.
+
+    Where there are several `shards`, every `shards`-th rank has the same one.
+    """
     sums = {name: _checksum(parameter) for name, parameter in parameters.items()}
     received = gather_json(group, sums, device, call="check_replicas")
     different = {}
     for name in parameters:
-        first, *others = (each.get(name) for each in received)
-        ranks = [rank for rank, each in enumerate(others, 1) if each != first]
+        held = [each.get(name) for each in received]
+        ranks = [r for r, each in enumerate(held) if each != held[r % shards]]
         if ranks:
             different[name] = ranks
     if different:
         name, ranks = next(iter(different.items()))
         raise ReplicaError(
             f"{len(different)} of {len(parameters)} parameters differ between "
-            f"replicas; the first is {name!r}, where ranks {ranks} differ from rank 0. "
-            "Reload every rank from one checkpoint"
+            f"replicas; the first is {name!r}, where ranks {ranks} differ from rank "
+            f"{ranks[0] % shards}. Reload every rank from one checkpoint"
         )
 
 

@@ -8,6 +8,7 @@ With `clip`, nothing is reduced before the last bucket, with which the norm is k
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -38,6 +39,24 @@ class PendingBucket:
     future: "Future[Tensor]"
     ready: torch.cuda.Event | None = None
     old: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        names: Names,
+        sizes: tuple[int, ...],
+        buffer: Tensor,
+        *,
+        last: bool,
+        old: frozenset[str] = frozenset(),
+    ) -> Self:
+        """A bucket that is ready when the current stream is."""
+        if not buffer.is_cuda:
+            return cls(names, sizes, buffer, last, Future(), None, old)
+        ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        ready.record()
+        future: Future[Tensor] = Future(devices=[buffer.device])
+        return cls(names, sizes, buffer, last, future, ready, old)
 
     @property
     def rows(self) -> bool:
@@ -173,7 +192,8 @@ class BackwardPass:
         old = frozenset[str]().union(*(bucket.old for bucket in self.buckets))
         # In one order, whatever DDP's buckets are: so a resumed run has the same norm.
         new = [found[name] for name in sorted(found.keys() - old)]
-        clip_(new, clip, self.scale, spared=[found[name] for name in old])
+        spared = [found[name] for name in old]
+        clip_(new, clip, self.scale, spared=spared, group=self.group)
 
     def _reduce_all(self, units: Sequence[int], *, last: bool) -> None:
         """Reduce units; `last` are those of the pass's last bucket.

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from thinwire.hooks.inspection import trained_parameters
+from thinwire.hooks.backward_pass import PendingBucket
+from thinwire.hooks.inspection import named_parameters, trained_parameters
 from thinwire.hooks.units import Names
 
 
@@ -19,7 +20,7 @@ class BucketContents:
 
     def __init__(self, model: DistributedDataParallel) -> None:
         parameters = trained_parameters(model) if model.find_unused_parameters else {}
-        self._names = {id(p): name for name, p in model.module.named_parameters()}
+        self._names = {id(p): name for name, p in named_parameters(model.module)}
         self._known: dict[tuple[int, ...], tuple[Names, tuple[int, ...]]] = {}
         self._watched = frozenset(map(id, parameters.values()))
         # Those that got a gradient since the last reduced pass.
@@ -39,7 +40,16 @@ class BucketContents:
         for each in self._hooks:
             each.remove()
 
-    def parameters(self, bucket: GradBucket) -> tuple[Names, tuple[int, ...]]:
+    def pending(self, bucket: GradBucket) -> PendingBucket:
+        """A bucket for the comm thread; called once with each bucket."""
+        return PendingBucket.of(
+            *self._parameters(bucket),
+            bucket.buffer(),
+            last=bucket.is_last(),
+            old=self._old(bucket),
+        )
+
+    def _parameters(self, bucket: GradBucket) -> tuple[Names, tuple[int, ...]]:
         """The names of the parameters in a bucket, and their numbers of elements."""
         inside = bucket.parameters()
         key = tuple(map(id, inside))
@@ -48,8 +58,8 @@ class BucketContents:
             self._known[key] = names, tuple(p.numel() for p in inside)
         return self._known[key]
 
-    def old(self, bucket: GradBucket) -> frozenset[str]:
-        """The names of old gradients in a bucket; called once with each bucket."""
+    def _old(self, bucket: GradBucket) -> frozenset[str]:
+        """The names of old gradients in a bucket."""
         unused = {
             id(parameter)
             for parameter in (bucket.parameters() if self._watched else ())

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
+from thinwire.hooks.place import Place
 from thinwire.hooks.saved_state import SavedState
 from thinwire.hooks.units import Units
 
@@ -64,7 +65,7 @@ def dump(units: Units) -> dict[str, Any]:
 
 
 def comparable(
-    units: Units, passes: int
+    units: Units, passes: int, place: Place
 ) -> tuple[dict[str, object], dict[str, object]]:
     """What must be equal on all ranks, and what on the ranks that have the same names.
 
@@ -73,16 +74,17 @@ def comparable(
     """
     dumped = dump(units)
     memories = [state.collective_memory for state in units.existing_states]
-    texts = {
-        "units": dumped["units"],
-        "counters": json.dumps([memory.common() for memory in memories]),
-        "sparse": dumped["sparse"],
-    }
     common: dict[str, object] = {"passes so far": passes, "step": dumped["step"]}
-    for key, text in texts.items():
-        common[f"{key} (checksum)"] = zlib.crc32(text.encode())
+    for key in ("units", "sparse"):
+        common[f"{key} (checksum)"] = zlib.crc32(dumped[key].encode())
+    # Ranks with another shard do not reduce together, so theirs may differ.
+    shard = f"shard {place.shard}, " if place.shards > 1 else ""
+    counters = json.dumps([memory.common() for memory in memories])
     partial: dict[str, object] = {
-        f"unit {number}, {key}": value
+        f"{shard}counters (checksum)": zlib.crc32(counters.encode())
+    }
+    partial |= {
+        f"{shard}unit {number}, {key}": value
         for number, memory in enumerate(memories)
         for key, value in memory.partial().items()
     }

@@ -13,21 +13,21 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from thinwire.errors import ConfigError
-from thinwire.hooks.saved_state import place_of, sources_of
+from thinwire.hooks.place import Place
 
 _Path = tuple[Any, ...]
 
 
-def read(folder: Path, rank: int, size: int) -> dict[str, Any]:
+def read(folder: Path, place: Place) -> dict[str, Any]:
     """The state dict in a checkpoint, with the entries that this rank needs."""
     reader = FileSystemReader(folder)
     metadata = reader.read_metadata()
     paths: dict[str, _Path] = metadata.planner_data or {}
     where, names = _only_one(folder, paths)
-    then = next(iter(names))[1]
+    then = min(names)
     wanted = [".".join(map(str, (*where, "version")))]
-    for each in sources_of(rank, size, then) or [0]:
-        wanted += names.get((each, then), [])
+    for each in place.sources(then.size, then.shards) or [then]:
+        wanted += names.get(each, [])
     found: dict[Any, Any] = {}
     for name in wanted:
         held = metadata.state_dict_metadata[name]
@@ -46,12 +46,12 @@ def read(folder: Path, rank: int, size: int) -> dict[str, Any]:
 
 def _only_one(
     folder: Path, paths: dict[str, _Path]
-) -> tuple[_Path, dict[tuple[int, int], list[str]]]:
+) -> tuple[_Path, dict[Place, list[str]]]:
     """Where the state dict is, and the names of its entries by rank and size."""
-    found: dict[_Path, dict[tuple[int, int], list[str]]] = {}
+    found: dict[_Path, dict[Place, list[str]]] = {}
     for name, path in paths.items():
         for depth, part in enumerate(path):
-            place = place_of(part) if isinstance(part, str) else None
+            place = Place.named(part)
             if place is not None:
                 found.setdefault(path[:depth], {}).setdefault(place, []).append(name)
     if len(found) != 1:

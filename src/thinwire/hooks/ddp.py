@@ -21,7 +21,6 @@ from thinwire.hooks.bucket_contents import BucketContents
 from thinwire.hooks.inspection import DDPModel
 from thinwire.hooks.options import Scope
 from thinwire.hooks.parts import Scaler, Setup
-from thinwire.hooks.passes import Passes
 from thinwire.hooks.state import State
 from thinwire.reducers import Pipeline
 
@@ -60,17 +59,14 @@ class DDPState(State):
             clip=clip,
         )
         super().__init__(setup, grad_scaler)
-        self._passes = Passes(
-            self._engine,
-            self._plain,
-            BucketContents(model),
-            check=self._compare_checkpoints,
-            clip=setup.clip,
-        )
-        self.on_close(self._passes.close)
+        self._contents = BucketContents(model)
+        self.on_close(self._contents.close)
 
     def reduce(self, bucket: GradBucket) -> Future[Tensor]:
         """Take a bucket of a backward pass; return the future of its mean."""
         if bucket.index() == 0:
             self._passes.begin(self._reducer, self._scale)
-        return self._passes.take(bucket)
+        if bucket.is_last():
+            # With this bucket, as DDP does: the first may come in a nested pass.
+            self._passes.end_with_backward()
+        return self._passes.take(self._contents.pending(bucket))

@@ -154,6 +154,11 @@ class Engine:
         self.passes = passes
         self._plan = None
 
+    def settle_at_once(self, groups: Sequence[Names]) -> None:
+        """Make these the final units before the first step, unless some are final."""
+        if not self.units.settled:
+            self.units.settle(self._units_of(groups))
+
     def close(self) -> None:
         """End the thread, and let go of what the last pass refers to."""
         self._thread.close()
@@ -269,12 +274,15 @@ class Engine:
         """Make units of the buckets in the first step in which these are final."""
         if self.units.settled or self.passes < SETTLE_AT or passes_here < SETTLE_AT:
             return False
+        self.units.settle(self._units_of(buckets))
+        return True
+
+    def _units_of(self, buckets: Sequence[Names]) -> list[Names]:
         known = set(self.units.layout.names)
         groups = [tuple(n for n in names if n in known) for names in buckets]
         if self._whole_model:
             groups = [tuple(name for names in groups for name in names)]
-        self.units.settle([names for names in groups if names])
-        return True
+        return [names for names in groups if names]
 
 
 def _as_exception(error: BaseException) -> Exception:

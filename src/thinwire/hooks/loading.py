@@ -10,18 +10,14 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from thinwire.errors import AgreementError, ConfigError
 from thinwire.groups import Group
 from thinwire.hooks import saved_state
+from thinwire.hooks.place import Place
 from thinwire.hooks.saved_state import (
     FORMAT,
     LoadOptions,
     SavedState,
-    key_of,
-    place_of,
-    sources_of,
 )
 from thinwire.hooks.saving import (
     MANIFEST,
@@ -30,6 +26,7 @@ from thinwire.hooks.saving import (
     read_written,
     together,
 )
+from thinwire.hooks.shards import Shards
 from thinwire.hooks.units import Units
 
 PathLike = str | os.PathLike[str]
@@ -46,19 +43,18 @@ class Source:
     state: object
     also: dict[str, Any] = field(default_factory=dict)
     save: str = ""
-    names: Mapping[int, str] = field(default_factory=dict)
-    norms: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    names: Mapping[Place, str] = field(default_factory=dict)
+    norms: Mapping[Place, Mapping[str, float]] = field(default_factory=dict)
 
-    def name(self, rank: int, size: int) -> str:
+    def name(self, place: Place) -> str:
         """What to call the entries of a rank."""
-        file = self.names.get(rank)
-        return key_of(rank, size) + (f" ({file})" if file else "")
+        file = self.names.get(place)
+        return place.key + (f" ({file})" if file else "")
 
 
 def open_source(
     path: PathLike | Sequence[PathLike],
-    rank: int,
-    size: int,
+    place: Place,
     *,
     skip: bool,
     required: bool,
@@ -74,8 +70,8 @@ def open_source(
         return _from_files([folder], skip=skip)
     if (folder / ".metadata").exists() and not (folder / MANIFEST).exists():
         # Imported here, because it takes most of a second.
-        return Source(import_module("thinwire.hooks.dcp").read(folder, rank, size))
-    found = _from_save(folder, rank, size)
+        return Source(import_module("thinwire.hooks.dcp").read(folder, place))
+    found = _from_save(folder, place)
     if found is None and required:
         raise ConfigError(
             f"{folder} has no complete save: give the folder that state.save(folder) "
@@ -88,9 +84,9 @@ def load_together(
     open_: Callable[[], Source | None],
     units: Units,
     options: LoadOptions,
+    shards: Shards | Place,
     *,
     group: Group,
-    device: torch.device,
 ) -> tuple[Source, SavedState] | None:
     """What each rank loads, opened and checked on all of them; warns of what is lost.
 
@@ -101,37 +97,32 @@ def load_together(
         source = open_()
         if source is None:
             return None, ("none", ())
-        saved = saved_state.read(
-            source.state,
-            units,
-            (group.rank, group.size),
-            options,
-            name=source.name,
-        )
-        return (source, saved), (source.save, saved.dropped)
+        saved = saved_state.read(source.state, units, shards, options, name=source.name)
+        return (source, saved), (source.save, [each.key for each in saved.dropped])
 
-    found, notes = together(group, device, read, call="load")
+    found, notes = together(group, units.device, read, call="load")
     saves = [save for save, _ in notes]
     if len(set(saves)) > 1:
         raise AgreementError(
             f"ranks see different saves, {', '.join(saves)}: give a folder that all "
             "ranks share"
         )
-    dropped = sorted({each for _, lost in notes for each in lost})
+    places = {Place.named(each) for _, lost in notes for each in lost}
+    dropped = sorted(each for each in places if each is not None)
     if found is not None and dropped and group.rank == 0:
-        _warn_of(dropped, *found)
+        _warn_of(dropped, found[0])
     return found
 
 
-def _warn_of(dropped: Sequence[int], source: Source, saved: SavedState) -> None:
+def _warn_of(dropped: Sequence[Place], source: Source) -> None:
     """Say what was lost, and how much if another file has a record of it."""
     lost = []
-    for rank in dropped:
-        norms = source.norms.get(rank)
+    for place in dropped:
+        norms = source.norms.get(place)
         size = "of a norm that no file records"
         if norms is not None:
             size = ", ".join(f"{kind} of norm {n:.4g}" for kind, n in norms.items())
-        lost.append(f"{source.name(rank, saved.saved_size)}: {size}")
+        lost.append(f"{source.name(place)}: {size}")
     of_all = Counter[str]()
     for norms in source.norms.values():
         of_all.update({kind: norm * norm for kind, norm in norms.items()})
@@ -144,33 +135,32 @@ def _warn_of(dropped: Sequence[int], source: Source, saved: SavedState) -> None:
     )
 
 
-def _from_save(folder: Path, rank: int, size: int) -> Source | None:
+def _from_save(folder: Path, place: Place) -> Source | None:
     manifest = read_manifest(folder)
     if manifest is None:
         return None
     state: dict[str, Any] = {"version": FORMAT}
-    paths = {
-        each: folder / manifest.save / written.name
-        for each, written in enumerate(manifest.files)
-    }
+    written = manifest.by_place()
+    paths = {each: folder / manifest.save / written[each].name for each in written}
     found = [each for each in paths if paths[each].exists()]
-    wanted = set(sources_of(rank, size, len(paths))) & set(found)
+    then = next(iter(written))
+    wanted = set(place.sources(then.size, then.shards)) & set(found)
     # Where there is nothing to take: any file, for what is equal in all of them.
     for each in sorted(wanted) or found[:1]:
-        state |= read_written(paths[each], manifest.files[each], manifest.save)
+        state |= read_written(paths[each], written[each], manifest.save)
     also = folder / manifest.save / manifest.also.name
     return Source(
         state,
         read_written(also, manifest.also, manifest.save),
         manifest.save,
         {each: str(path) for each, path in paths.items()},
-        {each: written.norms for each, written in enumerate(manifest.files)},
+        {each: written[each].norms for each in written},
     )
 
 
 def _from_files(paths: Sequence[Path], *, skip: bool) -> Source:
     state: dict[str, Any] = {}
-    names: dict[int, str] = {}
+    names: dict[Place, str] = {}
     before: Path | None = None
     for path in paths:
         if not path.exists():
@@ -186,9 +176,9 @@ def _from_files(paths: Sequence[Path], *, skip: bool) -> Source:
                 raise ConfigError(
                     f"a mixed set: {before} and {path} are of different saves"
                 )
-        for key in filter(place_of, state.keys() & loaded.keys()):
+        for key in filter(Place.named, state.keys() & loaded.keys()):
             raise ConfigError(f"a mixed set: {before} and {path} both have {key}")
         state |= loaded
         before = path
-        names |= {each[0]: str(path) for each in map(place_of, loaded) if each}
+        names |= {each: str(path) for each in map(Place.named, loaded) if each}
     return Source(state, save=str(state.get("save", "")), names=names)

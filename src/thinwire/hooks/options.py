@@ -5,17 +5,23 @@ An option of one method is checked by the class that has it as a field.
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
+
+from torch.distributed import ProcessGroup
 
 from thinwire.arguments import is_number, is_whole
 from thinwire.catalog import WarmupSteps
 from thinwire.codecs import Codec
 from thinwire.collectives import Collective, RowCollective
+from thinwire.collectives.placement import NodesOption
 from thinwire.cost import Link
 from thinwire.errors import ConfigError
 from thinwire.feedback import Feedback
 from thinwire.groups.own_groups import is_known
 from thinwire.reducers import OnNonfinite
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 Scope = Literal["bucket", "model"]
 
@@ -57,11 +63,15 @@ class Options(MethodOptions, total=False):
     feedback: str | Feedback
     warmup: WarmupSteps
     min_size: int
+    nodes: NodesOption | None
     on_nonfinite: OnNonfinite
     seed: int
     sparse: str | RowCollective
     clip: float | None
     warn: bool
+    replicate_group: ProcessGroup
+    mesh: "DeviceMesh"
+    overlap: bool
 
 
 Check = Callable[[Any], bool]
@@ -120,6 +130,11 @@ def _warmup(value: object) -> bool:
             return _steps(value) or (isinstance(value, str) and value == "auto")
 
 
+def _nodes(value: object) -> bool:
+    """What the class refuses in detail."""
+    return is_whole(value) or isinstance(value, str | list | tuple)
+
+
 def _timeout(value: Any) -> bool:
     given = value.total_seconds() if isinstance(value, timedelta) else value
     return is_number(given, least=0.001, most=MOST_SECONDS)
@@ -162,6 +177,11 @@ RULES: Mapping[str, tuple[Check, str]] = {
         _steps,
         "give the number of elements from which a unit is compressed, 0 or more",
     ),
+    "nodes": (
+        _either(_none, _nodes),
+        "give 'auto', the number of consecutive ranks on each node, the ranks of every "
+        "node, such as [[0, 1], [2, 3]], or None",
+    ),
     "seed": (is_whole, "give an integer"),
     "sparse": (
         _either(_instance(str), _has("sum_rows")),
@@ -174,6 +194,7 @@ RULES: Mapping[str, tuple[Check, str]] = {
         "None",
     ),
     "warn": (_instance(bool), "give True or False"),
+    "overlap": (_instance(bool), "give True or False"),
     "link": (
         _either(_none, _instance(Link)),
         "give a link such as Link(latency=50e-6, bandwidth=125e6), or None",

@@ -1,6 +1,6 @@
 """Passes: hands the buckets of each backward pass to the engine or to plain DDP.
 
-All methods run on the autograd thread that calls the hook.
+All methods run on the thread that reduces: autograd's, or the user's.
 """
 
 from collections.abc import Callable
@@ -8,14 +8,13 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import GradBucket
 from torch.autograd import Variable
 from torch.futures import Future
 
 from thinwire.codecs import Timed
 from thinwire.errors import ThinwireError
+from thinwire.groups import Group
 from thinwire.hooks.backward_pass import PendingBucket
-from thinwire.hooks.bucket_contents import BucketContents
 from thinwire.hooks.closed import CLOSED
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.plain import PlainAllReduce
@@ -35,14 +34,14 @@ class Passes:
         self,
         engine: Engine,
         plain: PlainAllReduce,
-        contents: BucketContents,
+        everyone: Group,
         *,
         check: Callable[[], None],
         clip: float | None = None,
     ) -> None:
         self._engine = engine
         self._plain = plain
-        self._contents = contents
+        self.everyone = everyone
         self._check = check
         self._clip = clip
         self._reduce: Reduce = self._leave_unreduced
@@ -52,8 +51,7 @@ class Passes:
 
     def close(self) -> None:
         """Refuse further passes."""
-        self._engine = self._plain = CLOSED
-        self._contents.close()
+        self._engine = self._plain = self.everyone = CLOSED
 
     def begin(self, reducer: Pipeline, scale: Callable[[], float]) -> None:
         """Choose how the buckets of a new pass are reduced."""
@@ -67,23 +65,20 @@ class Passes:
                 raise
             self._refusal, self._reduce = refusal, self._leave_unreduced
 
-    def take(self, bucket: GradBucket) -> Future[Tensor]:
+    def take(self, bucket: PendingBucket) -> Future[Tensor]:
         """Start to reduce a bucket; return the future of its mean."""
-        if bucket.is_last() and self._in_backward:
-            # With the last bucket, as DDP does: the first may come in a nested pass.
-            _at_end_of_backward(self._end)
-        device = bucket.buffer().device
-        cuda = device.type == "cuda"
-        pending = PendingBucket(
-            *self._contents.parameters(bucket),
-            bucket.buffer(),
-            last=bucket.is_last(),
-            future=Future(devices=[device] if cuda else None),
-            ready=_event() if cuda else None,
-            old=self._contents.old(bucket),
-        )
-        self._reduce(pending)
-        return pending.future
+        self._reduce(bucket)
+        return bucket.future
+
+    @property
+    def refused(self) -> bool:
+        """Whether the pass reduces nothing; `end` says why."""
+        return self._refusal is not None
+
+    def end_with_backward(self) -> None:
+        """Call `end` after this backward pass, if one is running."""
+        if self._in_backward:
+            at_end_of_backward(self.end)
 
     def _choose(self, reducer: Pipeline, scale: float) -> Reduce:
         """Plain DDP's all-reduce if the pass needs no more, else the engine."""
@@ -101,7 +96,8 @@ class Passes:
     def _leave_unreduced(self, bucket: PendingBucket) -> None:
         bucket.future.set_result(bucket.buffer)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Raise the error of a pass whose buckets are done, if there is one."""
         # Not kept: its traceback holds the model, which holds this object.
         refusal, self._refusal = self._refusal, None
         error = refusal or self._engine.error
@@ -112,13 +108,7 @@ class Passes:
             warn(warning)
 
 
-def _event() -> torch.cuda.Event:
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record()
-    return event
-
-
-def _at_end_of_backward(callback: Callable[[], None]) -> None:
+def at_end_of_backward(callback: Callable[[], None]) -> None:
     """Call back when this backward pass is over.
 
     DDP queues its own callback after the last bucket. Ours is queued twice, so that it

@@ -14,7 +14,6 @@ of P, rank r takes the entries of all ranks j with j mod P' = r:
   It decides only which messages are sent, so it starts anew.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,6 +22,8 @@ import torch
 from torch import Tensor
 
 from thinwire.errors import ConfigError
+from thinwire.hooks.place import Place
+from thinwire.hooks.shards import Shards
 from thinwire.hooks.units import Names, Units
 from thinwire.reducers.sparse_gradients import read as read_rows
 from thinwire.saved_values import (
@@ -44,37 +45,8 @@ Residual = Literal["keep", "drop"]
 Missing = Literal["error", "drop"]
 Vectors = Mapping[str, Mapping[str, Tensor]]
 
-_KEY = re.compile(r"rank (\d{1,9}) of (\d{1,9})")
 # Equal on all ranks that saved together.
 _COMMON = ("passes", "step", "units", "scope", "settled", "flushed", "density")
-
-
-def key_of(rank: int, size: int) -> str:
-    """The key of one rank's entries.
-
-    >>> key_of(0, 4)
-    'rank 0 of 4'
-    """
-    return f"rank {rank} of {size}"
-
-
-def place_of(key: str) -> tuple[int, int] | None:
-    """Rank and size that a key names.
-
-    >>> place_of("rank 0 of 4"), place_of("version")
-    ((0, 4), None)
-    """
-    found = _KEY.fullmatch(key)
-    return None if found is None else (int(found[1]), int(found[2]))
-
-
-def sources_of(rank: int, size: int, saved_size: int) -> list[int]:
-    """The ranks whose vectors this rank takes.
-
-    >>> sources_of(0, 3, 4), sources_of(2, 3, 4), sources_of(3, 4, 2)
-    ([0, 3], [2], [])
-    """
-    return list(range(rank, saved_size, size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,61 +89,102 @@ class SavedState:
     """What this rank loads.
 
     `vectors` are None where nothing is held: after a flush, or to be dropped. `dropped`
-    are the ranks whose vectors should be here and are missing.
+    are the places whose vectors should be here and are missing.
     """
 
     entries: Entries
     same_size: bool
     vectors: Vectors | None
-    dropped: tuple[int, ...]
-    saved_size: int
+    dropped: tuple[Place, ...]
 
 
 def read(
     saved: object,
     units: Units,
-    place: tuple[int, int],
+    shards: Shards | Place,
     options: LoadOptions = LoadOptions(),  # noqa: B008 - it is frozen
     *,
-    name: Callable[[int, int], str] = key_of,
+    name: Callable[[Place], str] = lambda place: place.key,
 ) -> SavedState:
-    """What the rank at `place`, rank and size, loads; changes nothing.
+    """What the rank at a place, or with these shards, loads; changes nothing.
 
     `name` says where the entries of a rank should have been.
     """
     options.check()
-    by_rank, saved_size = _by_rank(saved)
-    checked = {rank: _checked(by_rank[rank], units) for rank in by_rank}
-    _check_together(by_rank, lambda rank: name(rank, saved_size))
-    rank, size = place
-    wanted = sources_of(rank, size, saved_size)
-    present = [each for each in wanted if each in by_rank]
-    first = checked[present[0] if present else min(by_rank)]
-    same_size = size == saved_size
+    by_place = _by_place(saved)
+    checked = {each: _checked(by_place[each], units) for each in by_place}
+    _check_together(by_place, name)
+    place = shards if isinstance(shards, Place) else shards.place
+    then = next(iter(by_place))
+    wanted = place.sources(then.size, then.shards)
+    present = [each for each in wanted if each in by_place]
+    first = checked[present[0] if present else then]
+    same_size = (place.size, place.shards) == (then.size, then.shards)
     if options.residual == "drop" or first.flushed:
-        return SavedState(first, same_size, None, (), saved_size)
-    absent = tuple(each for each in wanted if each not in by_rank)
+        return SavedState(first, same_size, None, ())
+    absent = tuple(each for each in wanted if each not in by_place)
     if absent and options.missing == "error":
         raise ConfigError(
-            f"this is {key_of(rank, size)} and the state dict is of "
-            f"{', '.join(key_of(each, saved_size) for each in by_rank)}; missing: "
-            f"{', '.join(name(each, saved_size) for each in absent)}. Residuals differ "
+            f"this is {place.key} and the state dict is of "
+            f"{', '.join(each.key for each in by_place)}; missing: "
+            f"{', '.join(name(each) for each in absent)}. Residuals differ "
             "from rank to rank: load one file per rank, or those of all ranks on every "
             "rank; or load with missing='drop' to go on without what is missing, or "
             "residual='drop' without any residual; or call state.flush() before "
             "saving, after which rank 0's file serves all"
         )
-    held = [_vectors_of(by_rank[each], units) for each in present]
-    if same_size:
-        vectors: Vectors = held[0] if held else {}
+    if then.shards == place.shards:
+        held: list[Vectors] = [_vectors_of(by_place[p], units) for p in present]
+    else:
+        lost = {each.rank for each in absent}
+        present = [each for each in present if each.rank not in lost]
+        held, present = _recut(by_place, present, units, shards)
+    if then.size == place.size:
+        vectors = held[0] if held else {}
     else:
         scales = [checked[each].scale for each in present]
-        vectors = _merged(held, scales, factor=size / saved_size)
-    return SavedState(first, same_size, vectors, absent, saved_size)
+        vectors = _merged(held, scales, factor=place.size / then.size)
+    return SavedState(first, same_size, vectors, absent)
 
 
-def _by_rank(saved: object) -> tuple[dict[int, Mapping[str, Any]], int]:
-    """Entries by rank, sorted, and the number of ranks that have saved."""
+def _recut(
+    by_place: Mapping[Place, Mapping[str, Any]],
+    present: Sequence[Place],
+    units: Units,
+    shards: Shards | Place,
+) -> tuple[list[Vectors], list[Place]]:
+    """The vectors of this shard, from other ones of every rank; and one place of each.
+
+    Residuals are kept by name as plain tensors, so the pieces of a parameter are put
+    together along the dimension that is cut, and cut anew.
+    """
+    if isinstance(shards, Place):
+        raise ConfigError(
+            "a state dict of a sharded model, and this one is not: shard it with "
+            "fully_shard, over any number of ranks, or load with residual='drop'"
+        )
+    held: list[Vectors] = []
+    firsts = [each for each in present if each.shard == 0]
+    for first in firsts:
+        pieces = [
+            _vectors_of(by_place[each], units, shards.shapes(each.shard, each.shards))
+            for each in present
+            if each.rank == first.rank
+        ]
+        held.append(
+            {
+                kind: {
+                    name: shards.cut([each[kind][name] for each in pieces], name)
+                    for name in units.layout.names
+                }
+                for kind in pieces[0]
+            }
+        )
+    return held, firsts
+
+
+def _by_place(saved: object) -> dict[Place, Mapping[str, Any]]:
+    """Entries by place, sorted."""
     saved = mapping(saved, "state dict")
     version = saved.get("version")
     if type(version) is not int or version != FORMAT:
@@ -179,36 +192,35 @@ def _by_rank(saved: object) -> tuple[dict[int, Mapping[str, Any]], int]:
             f"a state dict of version {shown(version)}; this thinwire reads {FORMAT}: "
             "was it made by state.state_dict()?"
         )
-    found: dict[tuple[int, int], Mapping[str, Any]] = {}
+    found: dict[Place, Mapping[str, Any]] = {}
     for key, entries in saved.items():
-        place = place_of(key)
+        place = Place.named(key)
         if place is not None:
-            if not place[0] < place[1]:
+            if place.impossible:
                 raise damaged("key of state dict", key, "a rank below its size")
             found[place] = mapping(entries, key)
     if not found:
         raise ConfigError("a state dict without any rank's entries")
-    sizes = {size for _, size in found}
-    if len(sizes) > 1:
+    if len({(place.size, place.shards) for place in found}) > 1:
         raise ConfigError(
-            f"a mixed set: {', '.join(key_of(*place) for place in sorted(found))} were "
+            f"a mixed set: {', '.join(place.key for place in sorted(found))} were "
             "not saved together. Give those of one save"
         )
-    return {place[0]: found[place] for place in sorted(found)}, sizes.pop()
+    return {place: found[place] for place in sorted(found)}
 
 
 def _check_together(
-    by_rank: Mapping[int, Mapping[str, Any]], name: Callable[[int], str]
+    by_place: Mapping[Place, Mapping[str, Any]], name: Callable[[Place], str]
 ) -> None:
     """Refuse entries of different saves."""
-    first, *others = by_rank
-    for rank in others:
+    first, *others = by_place
+    for place in others:
         for field in _COMMON:
-            mine, theirs = by_rank[first].get(field), by_rank[rank].get(field)
+            mine, theirs = by_place[first].get(field), by_place[place].get(field)
             if mine != theirs:
                 raise ConfigError(
                     f"a mixed set: {field!r} is {shown(mine)} in "
-                    f"{name(first)}, {shown(theirs)} in {name(rank)}. Give the "
+                    f"{name(first)}, {shown(theirs)} in {name(place)}. Give the "
                     "files of one save"
                 )
 
@@ -261,10 +273,13 @@ def _counters_of(value: object) -> list[dict[str, int]]:
 
 
 def _vectors_of(
-    entries: Mapping[str, Any], units: Units
+    entries: Mapping[str, Any],
+    units: Units,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[str, dict[str, Tensor]]:
     """The vectors by kind and parameter, checked."""
-    shapes = dict(zip(units.layout.names, units.layout.shapes, strict=True))
+    if shapes is None:
+        shapes = dict(zip(units.layout.names, units.layout.shapes, strict=True))
     wanted = units.kinds if shapes else set()
     found = {kind for kind, held in entries.items() if isinstance(held, Mapping)}
     for kind in sorted(wanted & entries.keys()):

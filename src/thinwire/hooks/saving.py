@@ -28,7 +28,7 @@ import torch
 from thinwire.errors import AgreementError, ConfigError, GroupError
 from thinwire.groups import Group
 from thinwire.hooks import agreement
-from thinwire.hooks.saved_state import key_of
+from thinwire.hooks.place import Place
 from thinwire.saved_values import integer, mapping, number, parsed, shown, text
 
 MANIFEST = "thinwire.json"
@@ -51,11 +51,25 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The last complete save of a folder: its files by rank, and what was added."""
+    """The last complete save of a folder: its files by rank, and what was added.
+
+    Files are those of all ranks of all shards, by `Place.index`.
+    """
 
     save: str
     files: Sequence[Written]
     also: Written
+    shards: int = 1
+
+    def by_place(self) -> dict[Place, Written]:
+        """The files, by the places of those that wrote them."""
+        ranks = range(len(self.files) // self.shards)
+        places = [
+            Place(rank, len(ranks), shard, self.shards)
+            for rank in ranks
+            for shard in range(self.shards)
+        ]
+        return dict(zip(places, self.files, strict=True))
 
 
 def together(
@@ -98,6 +112,7 @@ class Save:
     path: str | os.PathLike[str]
     group: Group
     device: torch.device
+    place: Place
 
     def run(
         self,
@@ -106,7 +121,7 @@ class Save:
         also: Mapping[str, Any],
     ) -> None:
         """Save a state dict of each rank, and what rank 0 adds."""
-        passes = state[key_of(self.group.rank, self.group.size)]["passes"]
+        passes = state[self.place.key]["passes"]
         _, begun = self._together(lambda: self._begin(passes))
         name = str(begun[0][0])
         if any(other != passes for _, other in begun):
@@ -120,7 +135,8 @@ class Save:
                 shutil.rmtree(self.folder / name, ignore_errors=True)
             raise
         files = [_written(mine) for mine, _ in written]
-        manifest = Manifest(name, files, _written(written[0][1]))
+        added = _written(written[0][1])
+        manifest = Manifest(name, files, added, self.place.shards)
         self._together(lambda: self._finish(manifest))
 
     @property
@@ -186,7 +202,10 @@ def read_manifest(folder: Path) -> Manifest | None:
             raise ConfigError("it names files that no save has")
         if not _SAVE.fullmatch(save):
             raise ConfigError(f"it names a save {shown(save)}")
-        return Manifest(save, files, also)
+        shards = integer(saved.get("shards", 1), "shards", 1, len(files))
+        if len(files) % shards:
+            raise ConfigError(f"it names {len(files)} files of {shards} shards")
+        return Manifest(save, files, also, shards)
     except (ConfigError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error!r}") from error
 

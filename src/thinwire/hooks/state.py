@@ -11,18 +11,23 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from thinwire.collectives.nodes import INSIDE
+from thinwire.cost import ring_all_reduce
 from thinwire.errors import AgreementError, ConfigError
-from thinwire.hooks import agreement, checkpoint, saved_state
+from thinwire.hooks import agreement, all_ranks, checkpoint, saved_state
+from thinwire.hooks.all_ranks import AllRanks
 from thinwire.hooks.backward_pass import Deliveries
 from thinwire.hooks.closed import CLOSED
 from thinwire.hooks.loading import PathLike, Source, load_together, open_source
-from thinwire.hooks.metrics import metrics_of
+from thinwire.hooks.metrics import metrics_of, summary_of
 from thinwire.hooks.parts import Parts, Scaler, Setup
+from thinwire.hooks.passes import Passes
+from thinwire.hooks.place import Place
 from thinwire.hooks.progress_check import ProgressCheck
 from thinwire.hooks.saved_state import LoadOptions, Missing, Residual
 from thinwire.hooks.saving import Save
 from thinwire.reducers import Pipeline
-from thinwire.reducers.flush import drop_nonfinite_rows_, flush_
+from thinwire.reducers.flush import Trained, drop_nonfinite_rows_, flush_
 
 logger = logging.getLogger(__name__)
 
@@ -37,14 +42,30 @@ class State:
     def __init__(self, setup: Setup, scaler: Scaler | None) -> None:
         self._scope, self._reducer, self._scaler = setup.scope, setup.reducer, scaler
         self._parameters, self._device = setup.parameters, setup.device
+        self._trained: Mapping[str, Trained] = setup.parameters
         self._parts = parts = Parts(setup)
-        self._transport, self._group = parts.transport, parts.group
+        self._shards = setup.wrapped.shards
+        self._transport, self._group = parts.everyone, parts.group
         self._engine, self._plain = parts.engine, parts.plain
-        self._compared = False
+        self._passes = Passes(
+            self._engine,
+            self._plain,
+            self._transport,
+            check=self._compare_checkpoints,
+            clip=setup.clip,
+        )
+        self.on_close(self._passes.close)
+        self._place = Place(self._group.rank, self._group.size)
+        if self._shards is not None:
+            self._place = self._shards.place
+        # What dense all-reduces in a step: all but rows.
+        names = self._engine.units.layout.names
+        self._nbytes = sum(self._pieces[name].nbytes for name in names)
+        self._compared = self._loaded = False
         # The pass after which nothing was left in any residual.
         self._flushed_after: int | None = None
-        if self._group.rank == 0:
-            size = self._group.size
+        if self._transport.rank == 0:
+            size = self._transport.size
             logger.info("%s on %d ranks, scope %r", setup.reducer, size, setup.scope)
 
     def close(self) -> None:
@@ -83,8 +104,7 @@ class State:
             "passes": self._engine.passes,
             "flushed": flushed or not units.has_states,
         }
-        key = saved_state.key_of(self._group.rank, self._group.size)
-        return {"version": saved_state.FORMAT, key: entries}
+        return {"version": saved_state.FORMAT, self._place.key: entries}
 
     def load_state_dict(
         self,
@@ -102,6 +122,21 @@ class State:
         """
         self._load(lambda: Source(state_dict), residual, missing)
 
+    @property
+    def all_ranks(self) -> AllRanks:
+        """This state with those of all ranks, for what saves rank 0's objects only."""
+        if self._shards is not None:
+            raise ConfigError(
+                "all_ranks is not for a sharded model: call state.save(folder), or "
+                "give state.state_dict() to torch.distributed.checkpoint, on all ranks"
+            )
+
+        def collect() -> dict[str, Any]:
+            group, units = self._transport, self._engine.units
+            return all_ranks.collect(self.state_dict, units, group, self._device)
+
+        return AllRanks(collect, self.load_state_dict)
+
     def save(self, folder: PathLike, also: Mapping[str, Any] | None = None) -> None:
         """Save to a folder that all ranks share, on all ranks together.
 
@@ -111,7 +146,7 @@ class State:
         """
         self._engine.drain()
         norms = checkpoint.norms(self._engine.units)
-        save = Save(folder, self._transport, self._device)
+        save = Save(folder, self._transport, self._device, self._place)
         save.run(self.state_dict(), norms, {} if also is None else also)
 
     def load(
@@ -128,11 +163,10 @@ class State:
         list of the files with the state dicts of all ranks. The number of ranks may be
         another one. None if a folder has no complete save and none is `required`.
         """
-        rank, size = self._group.rank, self._group.size
 
         def open_() -> Source | None:
             skip = missing == "drop"
-            return open_source(path, rank, size, skip=skip, required=required)
+            return open_source(path, self._place, skip=skip, required=required)
 
         source = self._load(open_, residual, missing)
         return None if source is None else source.also
@@ -143,7 +177,7 @@ class State:
         self._engine.drain()
         units, options = self._engine.units, LoadOptions(residual, missing)
         found = load_together(
-            open_, units, options, group=self._transport, device=self._device
+            open_, units, options, self._shards or self._place, group=self._transport
         )
         if found is None:
             return None
@@ -152,8 +186,10 @@ class State:
         if density is not None and self._reducer.collective.density is not None:
             self._reducer = _with_density(self._reducer, density)
         checkpoint.fill(units, saved, scope=self._scope)
+        if self._shards is not None:
+            self._engine.settle_at_once(self._shards.units)
         self._engine.restart(saved.entries.passes)
-        self._compared = False
+        self._compared, self._loaded = False, True
         flushed = saved.entries.flushed or residual == "drop"
         self._flushed_after = self._engine.passes if flushed else None
         return source
@@ -172,13 +208,13 @@ class State:
                 for state in units.states:
                     flush_(
                         state,
-                        self._parameters,
+                        self._trained,
                         self._group,
                         scale=scale,
                         finite=engine.finite,
                     )
         if not engine.finite:
-            drop_nonfinite_rows_(self._parameters.values())
+            drop_nonfinite_rows_(self._trained.values())
         units.sparse.forget()
         engine.delivered = Deliveries()
         if self._plain.always_fits(self._reducer):
@@ -188,6 +224,16 @@ class State:
         if all(self._parameters[name].requires_grad for name in names):
             self._flushed_after = engine.passes
 
+    @property
+    def leads(self) -> bool:
+        """Whether this is the rank that warns."""
+        return self._transport.rank == 0
+
+    @property
+    def starts_anew(self) -> bool:
+        """Whether residuals could have been loaded, and nothing was."""
+        return not self._loaded and bool(self._engine.units.kinds)
+
     def watch_progress(self) -> None:
         """Warn once if training does not get ahead (see `hooks.progress_check`)."""
         momentum = getattr(self._reducer.feedback, "momentum", 0.0)
@@ -196,7 +242,13 @@ class State:
     def check_replicas(self) -> None:
         """Compare checksums of the parameters over all ranks; raise if they differ."""
         self._engine.drain()
-        agreement.compare_replicas(self._transport, self._parameters, self._device)
+        agreement.compare_replicas(
+            self._transport, self._held(), self._device, shards=self._place.shards
+        )
+
+    def _held(self) -> Mapping[str, Tensor]:
+        """What this rank has of every parameter now."""
+        return self._parameters
 
     @property
     def density(self) -> float | None:
@@ -206,8 +258,10 @@ class State:
     @density.setter
     def density(self, density: float) -> None:
         reducer = _with_density(self._reducer, density)
-        if self._plain.fits(self._reducer) or reducer.on_nonfinite == "unchecked":
-            # There is no guard that would notice a difference: compare now.
+        unchecked = reducer.on_nonfinite == "unchecked"
+        if unchecked or self._shards or self._plain.fits(self._reducer):
+            # There is no guard that would notice a difference, or not everywhere at the
+            # same time: compare now.
             self._engine.drain()
             given = float(density)  # JSON has no numbers of numpy's
             densities = agreement.gather_json(
@@ -230,17 +284,29 @@ class State:
         """Counters since this state was made, as plain floats.
 
         Bytes and rounds are this rank's; milliseconds are of the communication thread:
-        `wait_ms` in the group, `encode_ms` in the codec, the others in kernels.
+        `wait_ms` in the group, `encode_ms` in the codec, the others in kernels. The
+        keys are those of docs/guides/monitor.md.
         """
         self._engine.drain()
         traffic = self._group.traffic + self._plain.traffic
-        return metrics_of(self._engine, traffic, self.density)
+        dense = ring_all_reduce(self._nbytes, self._group.size).nbytes
+        return metrics_of(
+            self._engine,
+            traffic,
+            self.density,
+            inside=self._group.traffic_of(INSIDE),
+            dense_bytes=dense,
+        )
+
+    def summary(self) -> str:
+        """One line for people: whether this is faster than dense, and by how much."""
+        return summary_of(self.metrics())
 
     def _compare_checkpoints(self) -> None:
         """Check in the first pass, and after a load, that ranks continue together."""
         if not self._compared:
             common, partial = checkpoint.comparable(
-                self._engine.units, self._engine.passes
+                self._engine.units, self._engine.passes, self._place
             )
             agreement.compare_settings(
                 self._transport,

@@ -15,6 +15,7 @@ from thinwire.optim.deliveries import DeliveryState, Told
 from thinwire.optim.members import Facts, Group, members
 from thinwire.optim.moments import State
 from thinwire.optim.plan import Plan
+from thinwire.optim.shards import local, locals_of, state_of
 from thinwire.saved_values import mapping
 
 
@@ -146,7 +147,9 @@ class AdamW(torch.optim.AdamW):
             # torch rounds all of it to the parameter's dtype.
             for param, saved in given:
                 step = self.state[param]["step"].clone()
-                self.state[param] = moments.loaded(param, saved, step)
+                self.state[param] = {}
+                mine = moments.loaded(local(param), locals_of(saved), step)
+                state_of(self.state[param], param).update(mine)
 
         hooks = (
             self.register_load_state_dict_pre_hook(check),  # after those of the user

@@ -11,6 +11,7 @@ from thinwire.errors import ConfigError
 from thinwire.layout import DTYPES
 from thinwire.optim.moments import MOMENTS
 from thinwire.optim.rules import LONGEST_DECAY
+from thinwire.optim.shards import local, locals_of
 from thinwire.saved_values import damaged, flag, integer, mapping, number, tensor
 
 
@@ -38,7 +39,9 @@ def check(saved: object, groups: Sequence[Mapping[str, Any]]) -> None:
         if name not in known:
             raise damaged("key of state", name, "that of a parameter")
         if state:
-            _check_state(state, known[name], f"state {name}")
+            where = f"state {name}"
+            held = locals_of(mapping(state, where))
+            _check_state(held, local(known[name]), where)
 
 
 def _check_group(value: object) -> int:

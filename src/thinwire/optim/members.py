@@ -12,6 +12,7 @@ from torch import Tensor
 from thinwire.optim import moments
 from thinwire.optim.moments import State
 from thinwire.optim.rules import Cohort
+from thinwire.optim.shards import any_sharded, local, state_of
 
 Group = dict[str, Any]
 
@@ -22,9 +23,11 @@ class Member:
 
     `work` has the parameter's values, in memory without gaps, and `aligned` is None or
     takes the gradient, in the same dtype and strides. Both are the parameter's and the
-    gradient's own where these fit. A sparse gradient has its own.
+    gradient's own where these fit. A sparse gradient has its own. Of `key`, the
+    optimizer's parameter, `param` and `state` are this rank's shard, if it is sharded.
     """
 
+    key: Tensor
     param: Tensor
     state: State
     group: Group
@@ -43,19 +46,23 @@ class Member:
         return self.aligned.copy_(grad)
 
 
-def members(groups: Sequence[Group], states: dict[Tensor, State]) -> list[Member]:
+def members(
+    groups: Sequence[Group], states: dict[Tensor, dict[str, Any]]
+) -> list[Member]:
     """The parameters with a gradient; makes the states of new ones."""
     found: list[Member] = []
     for group in groups:
         for param in group["params"]:
-            if (grad := param.grad) is None:
+            if param.grad is None:
                 continue
-            state = states[param]
-            if not state:
-                state.update(moments.new_state(param, fused=bool(group["fused"])))
-            work, aligned = _aligned(param, grad)
+            if not states[param]:
+                made = moments.new_state(param, fused=bool(group["fused"]))
+                states[param].update(made)
+            mine, grad = local(param), local(param.grad)
+            state = state_of(states[param], param)
             place, rows = len(found), grad.is_sparse
-            found.append(Member(param, state, group, place, work, aligned, rows))
+            where = place, *_aligned(mine, grad)
+            found.append(Member(param, mine, state, group, *where, rows))
     return found
 
 
@@ -67,9 +74,14 @@ class Facts:
     tensors and the options of groups are not in it, nor where gradients lie.
     """
 
-    def __init__(self, groups: Sequence[Group], states: Mapping[Tensor, State]) -> None:
+    def __init__(
+        self, groups: Sequence[Group], states: Mapping[Tensor, dict[str, Any]]
+    ) -> None:
         params = [*chain.from_iterable(group["params"] for group in groups)]
         found = [param.grad for param in params]
+        mine = params
+        if any_sharded(params):
+            mine, found = [*map(local, params)], [*map(local, found)]
         grads = [grad for grad in found if grad is not None]
         rows = [grad.is_sparse for grad in grads]
         dense = [grad for grad in grads if not grad.is_sparse] if any(rows) else grads
@@ -79,9 +91,9 @@ class Facts:
         self.objects = [*groups, *params, *held, *tensors]
         self.values = (
             [len(group["params"]) for group in groups],
-            [*map(Tensor.data_ptr, params)],
-            [*map(Tensor.size, params)],
-            [*map(Tensor.stride, params)],
+            [*map(Tensor.data_ptr, mine)],
+            [*map(Tensor.size, mine)],
+            [*map(Tensor.stride, mine)],
             [grad is None for grad in found],
             rows,
             [grad.dtype for grad in dense],

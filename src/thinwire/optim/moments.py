@@ -9,7 +9,7 @@ A state dict has the same keys in both cases. `pending_decay` is None where no e
 waits; `delivered_at` then has this step everywhere, and is not read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from thinwire import kernels
 
-State = dict[str, Any]
+State = MutableMapping[str, Any]
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 RECORDS = (*MOMENTS, "delivered_at")
@@ -27,7 +27,7 @@ def new_state(param: Tensor, *, fused: bool) -> State:
     """The state before the first step, as torch makes it, in float32."""
     device = param.device if fused else torch.device("cpu")
     step = torch.zeros((), dtype=torch.float32, device=device)
-    return {"step": step} | {name: _zeros_like(param) for name in MOMENTS}
+    return {"step": step, **{name: _zeros_like(param) for name in MOMENTS}}
 
 
 def filled(tensor: Tensor) -> Tensor:

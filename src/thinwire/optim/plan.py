@@ -63,13 +63,13 @@ class Plan:
         """Decide who steps as in torch, and where delivered elements are."""
         ways: dict[int, Way] = {} if told is None else told.ways()
         if told is not None:
-            whole = not any(id(member.param) in ways for member in self._members)
+            whole = not any(id(member.key) in ways for member in self._members)
         usual: Way = "all" if whole or told is not None else "nonzero"
         torchs = [each for each in self._members if whole and _is_torchs(each)]
         others = [each for each in self._members if not (whole and _is_torchs(each))]
         groups = groupby(torchs, key=lambda member: id(member.group))
         self._torchs = [_Torchs([*members]) for _, members in groups]
-        named = [(each, ways.get(id(each.param), usual)) for each in others]
+        named = [(each, ways.get(id(each.key), usual)) for each in others]
         self._waiting = Waiting(named, told, whole=whole) if others else None
 
 

@@ -99,7 +99,8 @@ class _Call:
         self._places = [member.place for member in members]
         self._which = _which(members)
         self._tensors = _tensors(members)
-        self._pieces = [] if told is None else told.pieces(self._tensors.params)
+        keys = [member.key for member in members]
+        self._pieces = [] if told is None else told.pieces(keys)
 
     def run(self, grads: Sequence[Tensor], rules: AdamRules, told: Told | None) -> None:
         mine = rules._replace(which=self._which)

@@ -1,18 +1,31 @@
 """Flush: delivers the residual of a unit to `.grad`, by one dense all-reduce."""
 
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from thinwire.groups import Group, Op
 from thinwire.reducers.pipeline import UnitState
 
 
+class Trained(Protocol):
+    """What is needed of a parameter, or of this rank's shard of one."""
+
+    grad: Tensor | None
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def requires_grad(self) -> bool: ...
+
+
 @torch.no_grad()
 def flush_(
     state: UnitState,
-    parameters: Mapping[str, nn.Parameter],
+    parameters: Mapping[str, Trained],
     group: Group,
     *,
     scale: float,
@@ -39,15 +52,15 @@ def flush_(
     state.collective_memory.load_dict({})
 
 
-def _add_mean(parameter: nn.Parameter, mean: Tensor, *, finite: bool) -> None:
+def _add_mean(parameter: Trained, mean: Tensor, *, finite: bool) -> None:
     grad = parameter.grad
     if grad is None or not (finite or bool(grad.isfinite().all())):
-        parameter.grad = torch.empty_like(parameter).copy_(mean)
+        parameter.grad = torch.empty_like(mean, dtype=parameter.dtype).copy_(mean)
     else:
         grad.add_(mean)
 
 
-def drop_nonfinite_rows_(parameters: Iterable[nn.Parameter]) -> None:
+def drop_nonfinite_rows_(parameters: Iterable[Trained]) -> None:
     """Drop sparse gradients of a step that is not finite: they have no residual."""
     for parameter in parameters:
         grad = parameter.grad

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
 import torch
@@ -117,6 +118,8 @@ class Pipeline:
         `undoable`. Returns None if the step is not finite; then the state is what it
         was. With `per_name`, names whose gradient is zero on every rank keep their
         residual. So do names that are `unused` on every rank, and their gradient too.
+        Where a model is sharded, the ranks of all shards must agree on what is finite
+        and used: they are `group.everyone`.
         """
         _check_pieces(grad, state.layout)
         state.raise_deferred_errors()
@@ -127,7 +130,11 @@ class Pipeline:
         if self.on_nonfinite != "unchecked" or per_name:
             bounds = names_in_pieces(state.layout, _sizes(grad)) if per_name else None
             result = guard.agree(
-                grad, bounds, group, self._settings(scale), unused=_numbers(state)
+                grad,
+                bounds,
+                group.everyone,
+                self._settings(scale),
+                unused=_numbers(state),
             )
             if not result.finite and self.on_nonfinite != "unchecked":
                 self.fill_nonfinite_(grad)
@@ -152,7 +159,7 @@ class Pipeline:
             state.deferred_errors.start_copy()
         state.has_residual = not choice.plain or bool(resting)
         self._finish(choice, start, channel, state)
-        if halves and _overflown(grad):
+        if halves and _overflown(grad, group):
             self.undo_(state)
             self.fill_nonfinite_(grad)
             return None
@@ -291,13 +298,18 @@ def _resting(result: guard.GuardResult, state: UnitState) -> list[str]:
     return [name for name, used in names if not used]
 
 
-def _overflown(grad: Sequence[Tensor]) -> bool:
+def _overflown(grad: Sequence[Tensor], group: Group) -> bool:
     """Whether a mean that is finite in float32 is not in half precision.
 
-    The mean is the same on all ranks, so they agree without communication.
+    The mean is the same on all ranks of the group, so they agree without communication,
+    but for those that have another shard.
     """
     halves = filter(_is_half, grad)
-    return not all(bool(kernels.fetch(half.isfinite().all())) for half in halves)
+    found = not all(bool(kernels.fetch(half.isfinite().all())) for half in halves)
+    if group.everyone is group:
+        return found
+    peak = torch.tensor([inf if found else 0.0])
+    return not guard.compare(peak, group.everyone, {}).finite
 
 
 def _is_half(piece: Tensor) -> bool:

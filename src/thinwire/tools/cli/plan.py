@@ -82,6 +82,12 @@ class PlanOptions:
         int | None,
         typer.Option(help="Cores of such a machine; as many as here if not given."),
     ] = None
+    workers_per_host: Annotated[
+        int,
+        typer.Option(
+            help="How many workers share a host's link; forecasts `nodes` as well."
+        ),
+    ] = 1
     bucket_mb: Annotated[float, typer.Option(help="DDP's bucket_cap_mb.")] = 25.0
     recalibrate: Annotated[
         bool, typer.Option("--recalibrate", help="Measure this machine's speed anew.")
@@ -106,6 +112,7 @@ class PlanOptions:
             ranks_per_machine=ranks_per_machine,
             cores=cores,
             bucket=round(self.bucket_mb * (1 << 20)),
+            workers_per_host=self.workers_per_host,
         )
 
     def candidates(self) -> Candidates:

@@ -88,6 +88,7 @@ class Report:
             "buckets": scenario.buckets,
             "ranks_per_machine": scenario.ranks_per_machine,
             "cores": scenario.cores,
+            "workers_per_host": scenario.workers_per_host,
             "setting": setting(scenario),
             "assumed": self.assumed,
             "verdict": self.verdict,
@@ -186,6 +187,8 @@ def setting(scenario: Scenario) -> str:
     shared = ""
     if scenario.ranks_per_machine > 1:
         shared = f", {scenario.ranks_per_machine} on each {scenario.cores} cores"
+    if scenario.workers_per_host > 1:
+        shared += f", {scenario.workers_per_host} on each host's link"
     return (
         f"{count(scenario.parameters)} parameters in {scenario.buckets} bucket"
         f"{'s' * (scenario.buckets > 1)}, {scenario.workers} workers{shared}, links "
