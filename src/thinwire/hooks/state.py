@@ -59,8 +59,8 @@ class State:
         if self._shards is not None:
             self._place = self._shards.place
         # What dense all-reduces in a step: all but rows.
-        names = self._engine.units.layout.names
-        self._nbytes = sum(self._pieces[name].nbytes for name in names)
+        pieces, names = setup.wrapped.pieces, self._engine.units.layout.names
+        self._nbytes = sum(pieces[name].nbytes for name in names)
         self._compared = self._loaded = False
         # The pass after which nothing was left in any residual.
         self._flushed_after: int | None = None

@@ -3,6 +3,7 @@
 Where no slow network can be made, they make the same number of steps over loopback.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from thinwire import catalog
 from thinwire.collectives.collective import check_density
