@@ -46,7 +46,7 @@ fuzz: $(VENV)/.ready-to-fuzz
 	$(BIN)/python -m fuzz.decoders --seconds $(SECONDS) --jobs $(JOBS)
 
 # Real training, hurt at random and checked, as in `make chaos SECONDS=1800`; with cuts
-# and slow hosts as root.
+# and slow hosts where a lab can be built.
 chaos: $(READY)
 	$(BIN)/python -m chaos --seconds $(SECONDS)
 
@@ -71,7 +71,7 @@ build: $(READY)
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) $(BROWSER) build dist site src/*.egg-info
+	rm -rf $(VENV) $(VENV)-* $(BROWSER) build dist site src/*.egg-info
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "thinwire needs Python 3.11 or newer; try: make PYTHON=python3.11")'

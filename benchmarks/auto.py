@@ -2,7 +2,7 @@
 
     sudo .venv/bin/python benchmarks/auto.py --results auto.jsonl
 
-In the lab (needs root; about 20 minutes on a quiet machine), unshaped over loopback.
+In the lab (about 20 minutes on a quiet machine), unshaped over loopback.
 Every cell attaches dense, bf16 and auto to models with one parameter each (with
 `--layers` more: several buckets, as DDP draws them), lets auto try until it settles,
 and then times backward passes of all three in turns, each on the slowest rank. Auto may

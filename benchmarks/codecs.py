@@ -17,10 +17,12 @@ Beside ours: DeepReduce's Bloom filter; zlib and zstd on the same bytes ("deflat
 import argparse
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from time import perf_counter
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -30,8 +32,9 @@ from codec_halves import SECONDS, index_halves, value_error, value_half
 from codec_targets import Figures, measured, show_targets
 from lists import LAWS, clustered, recorded, sample, uniform
 from tables import head, percent, row, times, title
+from thinwire import kernels
 from thinwire.catalog import DEFAULT_CODEC, INDEX_CODECS, VALUE_CODECS, codec
-from thinwire.codecs import Bloom, Split
+from thinwire.codecs import Bloom, Float32, Split
 from thinwire.kernels import packet_checksum
 from thinwire.sparse import SparseVector
 from thinwire.tools.bench.codecs import (
@@ -54,6 +57,9 @@ COMPOSED = (
     "rice+log5",
     "rice+log4",
     "rice+log3",
+    "rice+tiers2",
+    "rice+tiers4",
+    "rice+tiers8",
     "varint+bfloat16",
     "huffman+deflate",
     "rice+fit-poly",
@@ -200,6 +206,22 @@ def show_recall(figures: Figures) -> None:
         row(f"{size:,}", f"{nnz:,}", f"{fpr:g}", f"{bits:.2f}", *said)
 
 
+def show_superset(figures: Figures) -> None:
+    """DeepReduce's filter for gradients that are mostly not zero, as in NCF."""
+    size, fpr = 655_360, 0.6
+    vector = largest(sample("Laplace", size), 0.61)
+    given = Split(Bloom("p0", fpr), Float32())
+    searched = patch.object(kernels, "look_up", kernels.look_up.reference)
+    title(f"bloom-p0 at a rate of {fpr:g}, {vector.nnz:,} of {size:,} entries: ms")
+    head("values at the positives", "encode", "decode")
+    for way, how in (("by search", searched), ("by one walk", nullcontext())):
+        with how:
+            found = measure(given, vector)
+        figures[f"superset {way}"] = asdict(found)
+        taken = (vector.nnz * t.median / 1e6 for t in (found.encode, found.decode))
+        row(way, *(f"{ms:.1f}" for ms in taken))
+
+
 def show_checksum(
     vectors: dict[tuple[str, float], SparseVector],
     options: argparse.Namespace,
@@ -263,6 +285,7 @@ def main() -> None:
         show_indices(options, figures)
         show_sweep(options, figures)
         show_recall(figures)
+        show_superset(figures)
         show_values(vectors, options, figures)
         show_composed(dense["Laplace"], options.densities, "Laplace", figures)
         show_composed(recorded(), options.densities, "the demo's gradient", figures)

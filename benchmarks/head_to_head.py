@@ -2,7 +2,7 @@
 
     sudo .venv/bin/python benchmarks/head_to_head.py --file head_to_head.jsonl
 
-Needs root, and a machine with nothing else to do. Each cell is one `thinwire bench
+Needs a lab, and a machine with nothing else to do. Each cell is one `thinwire bench
 reduce` in a lab of its own; its figures are a line of the file. Cells that are in the
 file are not run again, so that a run can be stopped and gone on with. `--print` shows
 the tables of what is there. All 24 cells take hours; `--sizes`, `--ranks`, `--rates`
@@ -24,12 +24,13 @@ from unittest.mock import patch
 from rich.console import Console
 
 from thinwire.errors import LabError
-from thinwire.tools.bench import files
 from thinwire.tools.bench.reduce import Settings
 from thinwire.tools.bench.torch_methods import DENSE
-from thinwire.tools.cli.formatting import count, nbytes, parse_count
+from thinwire.tools.cli.formatting import count, nbytes
 from thinwire.tools.cli.launch import place, run
 from thinwire.tools.lab.shaping import Shape, parse_rate, rate_name
+from thinwire.tools.quantities import parse_count
+from thinwire.tools.report import files
 
 METHODS = "topk,gtopk,spardl,gs-sgd,union,s2"
 PEERS = "torch-bf16,powersgd-1,powersgd-2,powersgd-4"

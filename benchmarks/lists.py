@@ -69,7 +69,7 @@ def recorded() -> Tensor:
     torch.manual_seed(recipe.seed)
     model = CharacterModel(recipe.shape)
     parameters = list(model.parameters())
-    optimizer = torch.optim.SGD(parameters, recipe.learning_rate, recipe.momentum)
+    optimizer = torch.optim.SGD(parameters, lr=0.5, momentum=0.5)
     length = recipe.shape.context + 1
     batches = (
         windows(corpus.train, recipe.batch, length, seed=step)

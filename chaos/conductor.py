@@ -106,8 +106,8 @@ class Life:
         self._store: tuple[BaseProcess, Connection] | None = None
         address, port = (lab.record.address(0) if lab else "127.0.0.1"), _free_port()
         if plan.host is None:
-            space = lab.record.namespace(0) if lab else None
-            self._store = _start(keep_store, address, port, space)
+            network = lab.record.pids[0] if lab else None
+            self._store = _start(keep_store, address, port, network)
         self._wire: tuple[BaseProcess, Connection] | None = None
         ending = plan.endings[number]
         if lab is not None and ending is not None and ending.kind == "flipped stream":
@@ -116,8 +116,8 @@ class Life:
             self._wire = _start(wire.carry, *where)
         self._ranks = []
         for rank in range(ranks):
-            space = lab.record.namespace(rank) if lab else None
-            place = Place(rank, number, address, port, folder, space, plant)
+            network = lab.record.pids[rank] if lab else None
+            place = Place(rank, number, address, port, folder, network, plant)
             self._ranks.append(_start(live, plan, place))
         self._pids = [process.pid for process, _ in self._ranks]
 
@@ -238,10 +238,9 @@ def _start(target: Callable[..., None], *given: Any) -> tuple[BaseProcess, Conne
 def _shape(lab: Lab, host: int, rate: int) -> None:
     """Limit a host's link to `rate` bits a second, both ways."""
     how = Shape(rate).discipline().split()
-    ends = ((lab.record.switch, f"port{host}"), (lab.record.namespace(host), "eth0"))
-    for namespace, interface in ends:
-        given = ["qdisc", "replace", "dev", interface, "root", *how]
-        commands.run("tc", "-n", namespace, *given)
+    ends = ((lab.record.switch, f"port{host}"), (lab.record.pids[host], "eth0"))
+    for pid, interface in ends:
+        commands.run("tc", "qdisc", "replace", "dev", interface, "root", *how, pid=pid)
 
 
 def _free_port() -> int:

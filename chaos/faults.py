@@ -110,7 +110,8 @@ class Hurt:
 
     def _flip_bit(self, fault: Fault) -> None:
         """Flip a bit of the next packet with a checksum that arrives."""
-        transport: Any = self._state._transport._transport  # noqa: SLF001 - on purpose
+        group: Any = self._state._transport  # noqa: SLF001 - on purpose
+        transport = group._transport  # noqa: SLF001
         swap = transport.swap
         flips = random.Random(fault.detail)
 

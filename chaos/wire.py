@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from chaos.worker import enter
 from thinwire.tools.lab import Lab, commands
+from thinwire.tools.lab.enter import enter
 from thinwire.tools.lab.network import INTERFACE
 
 _ALL = 0x0003  # every protocol
@@ -29,23 +29,23 @@ def prepare(lab: Lab) -> None:
     """Take the hosts off the bridge, and let long frames through."""
     for host in range(lab.record.hosts):
         lab.cut(host)
-        switch, own = lab.record.switch, lab.record.namespace(host)
-        for namespace, interface, mtu in (
+        switch, own = lab.record.switch, lab.record.pids[host]
+        for pid, interface, mtu in (
             (switch, f"port{host}", PORT_MTU),
             (own, INTERFACE, HOST_MTU),
         ):
             # One segment a frame: a frame of several cannot be sent on as it is.
             setting = ["mtu", str(mtu), "gso_max_segs", "1"]
-            commands.run("ip", "-n", namespace, "link", "set", interface, *setting)
+            commands.run("ip", "link", "set", interface, *setting, pid=pid)
 
 
-def carry(connection: Connection, namespace: str, hosts: int, spared: int) -> None:
+def carry(connection: Connection, network: int, hosts: int, spared: int) -> None:
     """Carry frames until the connection ends; a number on it asks for a flip.
 
     The number is the seed of the flip. Streams to or from the port `spared` are left
     alone: the store's.
     """
-    enter(namespace)
+    enter(network)
     switch = Switch([_port(host) for host in range(hosts)])
     while True:
         watched: list[Any] = [*switch.ports, connection]

@@ -1,6 +1,5 @@
 """One process of a round: a rank of one life, or the store that the ranks meet at."""
 
-import ctypes
 import faulthandler
 import os
 import signal
@@ -17,9 +16,9 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from chaos.plan import Plan
+from thinwire.tools.lab.enter import enter
 
 STORE_SECONDS = 40.0
-_NETWORK_NAMESPACE = 0x40000000
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Place:
     address: str
     port: int
     folder: Path
-    namespace: str | None = None
+    network: int | None = None  # whose network it is on: the number of a process
     plant: str | None = None
 
 
@@ -54,10 +53,11 @@ class Line:
 
 
 def keep_store(
-    connection: Connection, address: str, port: int, namespace: str | None
+    connection: Connection, address: str, port: int, network: int | None
 ) -> None:
     """Keep the store until the connection ends."""
-    enter(namespace)
+    if network is not None:
+        enter(network)
     _store = TCPStore(address, port, None, is_master=True, wait_for_workers=False)
     Line(connection).wait()
     os._exit(0)
@@ -71,9 +71,10 @@ def live(connection: Connection, plan: Plan, place: Place) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    enter(place.namespace)
+    if place.network is not None:
+        enter(place.network)
     torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "eth0" if place.namespace else "lo"
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo" if place.network is None else "eth0"
     store = TCPStore(
         place.address,
         place.port,
@@ -91,13 +92,3 @@ def live(connection: Connection, plan: Plan, place: Place) -> None:
     # The others may still ask the store, or need to see that this rank lives.
     line.wait()
     os._exit(0)
-
-
-def enter(namespace: str | None) -> None:
-    """Move this process into a network namespace."""
-    if namespace is None:
-        return
-    with Path("/run/netns", namespace).open() as file:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.setns(file.fileno(), _NETWORK_NAMESPACE):
-            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")

@@ -17,6 +17,7 @@ from thinwire import catalog
 from thinwire.cost import Cost
 from thinwire.hooks.attach import attach
 from thinwire.hooks.options import MethodOptions, Options
+from thinwire.tools.cli.command import load
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -198,7 +199,8 @@ def test_commands_take_the_options_that_pages_give_them(page, program):
         words = given[1].split("#")[0].split(" -- ")[0].split()
         called = command
         while words and words[0] in getattr(called, "commands", {}):
-            called = called.commands[words.pop(0)]
+            name = words.pop(0)
+            called = load(name) if called is command else called.commands[name]
         named = {option for each in called.params for option in each.opts} | {"--help"}
         assert called is not command or not hasattr(command, "commands"), line
         assert {word for word in words if word.startswith("--")} <= named, line

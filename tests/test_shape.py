@@ -40,3 +40,9 @@ def test_few_names_are_public():
 def test_the_library_does_not_grow():
     library = sum(each.lines for each in FOUND if each.area == "library")
     assert library <= LARGEST_LIBRARY
+
+
+def test_the_source_archive_has_every_folder():
+    lines = (TREE / "MANIFEST.in").read_text().splitlines()
+    packed = {line.split()[1] for line in lines if line.startswith("graft ")}
+    assert {each.path.parts[0] for each in FOUND} - {"src"} <= packed

@@ -18,7 +18,7 @@ from typing import Any
 from experiments.convergence.matrix import Run
 from experiments.convergence.parts import hand_over, take_over
 from experiments.train.run import append, read
-from thinwire.tools.bench.files import rounded
+from thinwire.tools.report.files import rounded
 
 ROOT = Path(__file__).resolve().parents[2]
 _START_SECONDS = 45  # too little time is left to start another run

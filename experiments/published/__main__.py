@@ -1,7 +1,8 @@
-"""Comparisons that were published, replayed: gTop-k's with dense and top-k, SparDL's.
+"""Comparisons that were published, replayed: gTop-k's, SparDL's, DeepReduce's.
 
     sudo .venv/bin/python -m experiments.published --markdown --file published.jsonl
     .venv/bin/python -m experiments.published --simulated
+    .venv/bin/python -m experiments.published --papers deepreduce
 
 gTop-k (arXiv:1901.04359) compares scaling efficiencies on 1 Gbit/s Ethernet at a
 density of 0.1 %: the throughput of a worker among P, relative to one that works alone.
@@ -20,6 +21,8 @@ SparDL (arXiv:2304.00737) is compared with top-k and gTop-k on 5, 8, 11 and 14 r
 1 %: simulated, the wire alone. Its own figures could not be read; others quote "up to
 4.9 times" and "up to 1.98 times" as fast as other methods.
 
+DeepReduce (arXiv:2102.03112): `experiments.published.deepreduce` says how.
+
 Long vectors are simulated at 1/s of their size over links of 1/s of the bandwidth. The
 lab's cells are lines of the file; those that are there are not run again.
 """
@@ -35,6 +38,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from experiments.published import deepreduce
 from experiments.published.figures import GTOPK, SPARDL, Model
 from thinwire import catalog
 from thinwire.cost import Link, ring_all_reduce
@@ -42,12 +46,13 @@ from thinwire.errors import LabError
 from thinwire.groups import SimulatedGroup, simulate
 from thinwire.layout import Layout
 from thinwire.sparse import keep_count
-from thinwire.tools.bench import files
+from thinwire.tools.bench.codecs import one_thread
 from thinwire.tools.bench.gradients import Gradients
 from thinwire.tools.bench.machine import machine
 from thinwire.tools.bench.reduce import LEAST_REPEATS, Settings
 from thinwire.tools.bench.torch_methods import DENSE
 from thinwire.tools.cli.launch import place, run
+from thinwire.tools.report import files
 
 LINK = Link(latency=436e-6, bandwidth=125e6)
 # A simulation has at most WORKABLE elements on all ranks together, but SparDL's lists,
@@ -59,6 +64,7 @@ SHORTEST = 128
 DRAWN = 50_000_000
 METHODS = (DENSE, "topk", "gtopk", "spardl")
 LAB, SIMULATED = (4, 8), (16, 32)
+PAPERS = ("gtopk", "spardl", "deepreduce")
 
 Cells = dict[tuple[int, int], dict[str, Any]]
 """The lab's figures by elements and ranks."""
@@ -233,6 +239,7 @@ def main() -> None:
         description=__doc__.partition("\n")[0],
     )
     names = [model.name for model in GTOPK]
+    parser.add_argument("--papers", default=",".join(PAPERS), help="whose figures")
     parser.add_argument("--file", type=Path, default=Path("published.jsonl"))
     parser.add_argument("--models", default=",".join(names), help="gTop-k's, by name")
     parser.add_argument("--repeats", type=int, default=15, help="at most, in the lab")
@@ -240,27 +247,34 @@ def main() -> None:
     parser.add_argument("--simulated", action="store_true", help="no lab")
     parser.add_argument("--markdown", action="store_true")
     args = parser.parse_args()
-    if unknown := set(args.models.split(",")) - set(names):
-        parser.error(f"unknown: {', '.join(unknown)}; there are: {', '.join(names)}")
-    models = [model for model in GTOPK if model.name in args.models.split(",")]
+    papers, chosen = args.papers.split(","), args.models.split(",")
+    for given, there in ((papers, PAPERS), (chosen, names)):
+        if unknown := set(given) - set(there):
+            text = ", ".join(sorted(unknown))
+            parser.error(f"unknown: {text}; there are: {', '.join(there)}")
+    models = [model for model in GTOPK if model.name in chosen]
+    print(machine())
+    if "gtopk" in papers:
+        show_gtopk(models, args)
+    if "spardl" in papers:
+        title = "Ms of the wire at 1 %, and how many times as fast SparDL is"
+        show(title, spardl_table(SPARDL), markdown=args.markdown)
+    if "deepreduce" in papers:
+        with one_thread():
+            for title, table in deepreduce.TABLES:
+                show(title, table(), markdown=args.markdown)
+
+
+def show_gtopk(models: Sequence[Model], args: argparse.Namespace) -> None:
     cells = known(args.file)
     if not args.simulated:
         measure_missing(models, cells, args)
-    print(machine())
     print(f"links: {8 * LINK.bandwidth / 1e9:g} Gbit/s, {1e6 * LINK.latency:.0f} us")
     every = "dense / top-k / gTop-k / SparDL"
-    for title, table in (
-        (f"Ms of a reduction at 0.1 %, {every}", times_table(models, cells)),
-        (
-            f"Scaling efficiency in %, {every}, and gTop-k's to dense's and top-k's",
-            efficiency_table(models, cells),
-        ),
-        (
-            "Ms of the wire at 1 %, and how many times as fast SparDL is",
-            spardl_table(SPARDL),
-        ),
-    ):
-        show(title, table, markdown=args.markdown)
+    title = f"Ms of a reduction at 0.1 %, {every}"
+    show(title, times_table(models, cells), markdown=args.markdown)
+    title = f"Scaling efficiency in %, {every}, and gTop-k's to dense's and top-k's"
+    show(title, efficiency_table(models, cells), markdown=args.markdown)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The command `python -m experiments.train`: options, a run, its result."""
 
 import hashlib
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,9 @@ from thinwire import catalog
 from thinwire.collectives.collective import check_density
 from thinwire.errors import ConfigError
 from thinwire.tools.cli.app import run as run_app
+from thinwire.tools.cli.command import Command
 from thinwire.tools.cli.options import takes
+from thinwire.tools.cli.outputs import Outputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +49,7 @@ class TrainingPlan:
             raise ConfigError("--tensorboard needs an --out folder to write into")
         if not self.seconds > 0:
             raise ConfigError(f"{self.seconds} seconds: give a time above 0")
-        if self.json is not None and not self.json.parent.is_dir():
-            raise ConfigError(
-                f"cannot write {self.json}: there is no folder {self.json.parent}"
-            )
+        Outputs(self.json).check()
         if not self.resume and self.checkpoint and self.checkpoint.exists():
             raise ConfigError(
                 f"{self.checkpoint} is of this very run, which was not finished: pass "
@@ -94,7 +92,8 @@ def command(options: TrainOptions) -> None:
         tensorboard=options.tensorboard,
         json=options.json,
     )
-    start(plan, Console(quiet=not launched.leads()))
+    printed = Outputs(plan.json).printed
+    start(plan, Console(quiet=printed or not launched.leads()))
 
 
 app = typer.Typer(
@@ -102,7 +101,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(no_args_is_help=True)(command)
+app.command(no_args_is_help=True, cls=Command)(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -129,9 +128,8 @@ def start(plan: TrainingPlan, console: Console) -> None:
         console.print(_unfinished(plan), highlight=False)
         return
     train_report.show(result, console)
-    if plan.json is not None and launched.leads():
-        plan.json.write_text(json.dumps(result, indent=2) + "\n")
-        console.print(f"Result written to {plan.json}", highlight=False)
+    if launched.leads():
+        Outputs(plan.json).write(result)
 
 
 def _finished(plan: TrainingPlan) -> Mapping[str, Any] | None:
@@ -148,7 +146,7 @@ def _trained(plan: TrainingPlan, console: Console) -> Mapping[str, Any] | None:
     )
     device = launched.device_of(plan.device)
     be_quick(device)
-    with train_report.progress(plan.task, console) as shown:
+    with train_report.progress(plan.task, quiet=not launched.leads()) as shown:
         log = train_report.Logs(shown, *_curves(plan))
         if launched.launched():
             with launched.process_group(device):

@@ -14,6 +14,7 @@ from experiments.train.reduction import COMPARED, Reduction
 from experiments.train.spec import Spec
 from thinwire import catalog
 from thinwire.errors import ConfigError
+from thinwire.tools.cli.options import Json
 
 _WORKERS = 8
 
@@ -125,10 +126,7 @@ class TrainOptions:
             "--unverified", help="Take files whose checksums are not the known ones."
         ),
     ] = False
-    json: Annotated[
-        Path | None,
-        typer.Option(help="Write the result to this file.", metavar="FILE"),
-    ] = None
+    json: Json = None
 
     def reduction(self) -> Reduction:
         """How gradients are reduced."""

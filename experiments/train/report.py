@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
 from rich import box
@@ -23,6 +24,7 @@ from thinwire.tools.cli import formatting
 from thinwire.tools.cli.methods import LINKS
 
 _LINK = "1 Gbit/s"
+_SILENT = 10.0  # seconds without a line where there is no bar
 _REPLICAS = {
     "virtual": "given bit-identical means in the last step of every epoch",
     "processes": "bit-identical after every epoch",
@@ -49,21 +51,27 @@ class Logs:
 
 
 class Bar:
-    """A `Log` that moves a bar; where bars cannot be, a line for every epoch."""
+    """A `Log` that moves a bar; where bars cannot be, lines: at least every epoch."""
 
     def __init__(self, progress: Progress, task: Task) -> None:
         self._progress, self._metric = progress, task.metric
+        self._started = self._told = monotonic()
+        self._steps = 0
         self._bar = progress.add_task("loading", total=None, news="")
+        self._line("loading the task and its data")
 
     def begin(self, spec: Spec, steps: int, done: int) -> None:
+        self._steps = steps
         if done:
             self._say(f"going on after {done} steps")
-        self._progress.reset(
-            self._bar, total=steps, completed=done, description=spec.reduction.method
-        )
+        method = spec.reduction.method
+        self._line(f"training with {method}: {steps} steps, the first ones are slow")
+        self._progress.reset(self._bar, total=steps, completed=done, description=method)
 
     def step(self, number: int) -> None:
         self._progress.update(self._bar, completed=number)
+        if monotonic() - self._told > _SILENT:
+            self._line(f"step {number} of {self._steps}")
 
     def epoch(self, number: int, figures: Mapping[str, float]) -> None:
         news = (
@@ -71,16 +79,21 @@ class Bar:
             f"{self._metric} {figures['metric']:.2f}"
         )
         self._progress.update(self._bar, news=news)
+        self._line(f"{news}, {figures['seconds']:.1f} s")
+
+    def _line(self, text: str) -> None:
+        """Say it where no bar can."""
+        self._told = monotonic()
         if not self._progress.console.is_terminal:
-            self._say(f"{news}, {figures['seconds']:.1f} s")
+            self._say(f"{self._told - self._started:5.0f} s  {text}")
 
     def _say(self, text: str) -> None:
         self._progress.console.print(text, highlight=False)
 
 
 @contextmanager
-def progress(task: Task, console: Console) -> Iterator[Bar]:
-    """A bar for as long as the run takes."""
+def progress(task: Task, *, quiet: bool) -> Iterator[Bar]:
+    """A bar on standard error for as long as the run takes."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -89,7 +102,8 @@ def progress(task: Task, console: Console) -> Iterator[Bar]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as shown:
+    errors = Console(stderr=True, quiet=quiet)
+    with Progress(*columns, console=errors, transient=True) as shown:
         yield Bar(shown, task)
 
 

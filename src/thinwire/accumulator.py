@@ -62,6 +62,16 @@ class Accumulator:
         found.whole().copy_(values)
         return found
 
+    @classmethod
+    def over(cls, values: Tensor) -> "Accumulator":
+        """An accumulator whose vector is a part of another one's.
+
+        Until `whole` of this one is called, the other one's part is not complete.
+        """
+        found = cls(0, values.device)
+        found._x, found._blocks = values, (Block.whole(values.numel()),)
+        return found
+
     def __reduce__(self) -> tuple[Callable[[Tensor], "Accumulator"], tuple[Tensor]]:
         return Accumulator.of, (self.whole(),)
 

@@ -7,6 +7,7 @@ from inspect import signature
 from typing import Any, Literal, TypeVar
 
 from thinwire.choosers import Auto, AutoWarmup, BySize, Warmup
+from thinwire.choosers.on_nodes import on_nodes
 from thinwire.codecs import (
     QSGD,
     BFloat16,
@@ -29,6 +30,7 @@ from thinwire.codecs import (
     Rice,
     RunLength,
     Split,
+    Tiers,
     ValueCodec,
     Zstd,
 )
@@ -49,6 +51,7 @@ from thinwire.collectives import (
     UnionReduce,
 )
 from thinwire.collectives.collective import check_density
+from thinwire.collectives.placement import NodesOption
 from thinwire.errors import ConfigError
 from thinwire.feedback import Feedback, Forget, Momentum, Residual
 from thinwire.reducers import Pipeline
@@ -79,6 +82,7 @@ VALUE_CODECS: Mapping[str, ValueCodec] = {
     "float16": Float16(),
     "int8": Int8(),
     **{f"log{bits}": LogQuant(bits) for bits in range(3, 9)},
+    **{f"tiers{share}": Tiers(share) for share in (2, 4, 8)},
     "qsgd": QSGD(),
     "deflate": Deflate(),
     "zstd": Zstd(),
@@ -249,6 +253,7 @@ def reducer(
     feedback: str | Feedback = "residual",
     warmup: WarmupSteps = 0,
     min_size: int = 0,
+    nodes: NodesOption | None = None,
     **options: Any,
 ) -> Pipeline:
     """A reducer from names and options, as `thinwire.attach` takes them.
@@ -267,10 +272,9 @@ def reducer(
             raise ConfigError(
                 f"unknown option {option!r} of {name!r}{_hint(option, known)}"
             )
-    collective = chosen.build(density, options)
-    if min_size:
-        collective = BySize(min_size, collective)
-    collective = _warmed_up(collective, warmup)
+    collective = on_nodes(chosen.build(density, options), nodes)
+    by_size = BySize(min_size, collective) if min_size else collective
+    collective = _warmed_up(by_size, warmup)
     return Pipeline(
         collective,
         _codec_for(collective, chosen, codec, options),
@@ -284,7 +288,7 @@ def reducer(
 # Options of `attach` and `reducer` for every method, to suggest to a user.
 _OPTIONS = (
     *("density", "scope", "sparse", "codec", "feedback", "warmup", "min_size"),
-    *("grad_scaler", "process_group", "on_nonfinite", "timeout", "seed"),
+    *("nodes", "grad_scaler", "process_group", "on_nonfinite", "timeout", "seed"),
     *("clip", "warn"),
 )
 

@@ -148,7 +148,8 @@ class Channel:
         try:
             bodies = self._cut(message, nbytes, len(expect))
         except WireError as error:
-            raise WireError(f"from rank {src}: {error}") from error
+            whose = self.group.rank_in_whole(src)
+            raise WireError(f"from rank {whose}: {error}") from error
         return [
             self._open(body, spec, src)
             for body, spec in zip(bodies, expect, strict=True)
@@ -191,7 +192,8 @@ class Channel:
 
     def _adopt(self, packet: Packet, vector: SparseVector, key: int) -> SparseVector:
         if self.deferred_errors is not None:
-            packet = replace(packet, errors=self.deferred_errors.flag(self.rank))
+            rank = self.group.rank_in_whole(self.rank)
+            packet = replace(packet, errors=self.deferred_errors.flag(rank))
         return self._codec.adopt(packet, vector, key=key)
 
     def _key(self, part: int) -> int:
@@ -230,7 +232,7 @@ class Channel:
 
     def _open(self, body: Tensor, spec: ListSpec, src: int) -> Sealed:
         size, nnz, part = spec
-        key = self._key(part)
+        key, whose = self._key(part), self.group.rank_in_whole(src)
         header = None
         if self.deferred_errors is not None and nnz is not None:
             header = self._codec.header(size, nnz)
@@ -239,12 +241,12 @@ class Channel:
                 packet = Packet.parse(body, finite=self.finite)
             else:
                 # In device memory: the header is compared there, not fetched.
-                flag = self.deferred_errors.flag(src)
+                flag = self.deferred_errors.flag(whose)
                 kernels.flag_mismatch_(flag, body[: len(header)], header)
                 packet = Packet.parse(body, header, flag, finite=self.finite)
             vector = self._codec.decode(packet, size, nnz, key=key)
         except WireError as error:
-            raise WireError(f"from rank {src}: {error}") from error
+            raise WireError(f"from rank {whose}: {error}") from error
         return Sealed(body, lambda: vector)
 
 

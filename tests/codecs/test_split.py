@@ -26,6 +26,7 @@ from thinwire.codecs import (
     LogQuant,
     Rice,
     Split,
+    Tiers,
 )
 from thinwire.errors import ConfigError, WireError
 from thinwire.kernels import by_reference, index_dtype, strictly_increasing
@@ -166,6 +167,7 @@ def test_big_endian_machines_are_refused(monkeypatch):
 # Lengths follow from the entries, or a kernel looks for itself.
 VALUES = [Float32(), BFloat16(), Float16(), Int8(), QSGD(), QSGD(200, 3)]
 VALUES += [LogQuant(bits) for bits in range(3, 9)]
+VALUES += [Tiers(share) for share in (2, 4, 8, 16)]
 PADDED = [Split(EliasFano(), value, checksum=False) for value in VALUES]
 PADDED += [
     Split(index, checksum=False) for index in (Int32(), Bitmap(), Bloom("naive"))

@@ -1,9 +1,11 @@
 """Published comparisons: figures as published, and ours computed in the same way."""
 
 import sys
+from pathlib import Path
 
 import pytest
 from experiments.published import __main__ as module
+from experiments.published import deepreduce, values
 
 
 @pytest.fixture
@@ -105,6 +107,7 @@ def test_tables_have_dashes_where_nothing_was_measured(
 ):
     monkeypatch.setattr(published, "wire", lambda *_: 0.01)
     arguments = ["--simulated", "--markdown", "--models", "ResNet-20"]
+    arguments += ["--papers", "gtopk,spardl"]
     file = str(tmp_path / "none.jsonl")
     monkeypatch.setattr(sys, "argv", ["published.py", *arguments, "--file", file])
     published.main()
@@ -114,3 +117,54 @@ def test_tables_have_dashes_where_nothing_was_measured(
     (row,) = [line for line in lines if line.startswith("| ResNet-20 | 32 | 31.3 / ")]
     assert row.endswith("| - | 2.74 | 1.00 | - | 1.13 | 1.00 | - |")
     assert "| VGG-16 | 14 | 10.0 | 10.0 | 10.0 | 1.00 | 1.00 |" in lines
+
+
+VOLUMES = [
+    (setting, codec)
+    for setting in deepreduce.SETTINGS
+    for codec in setting.codecs
+    if codec.volume is not None
+]
+
+
+@pytest.mark.parametrize(
+    ("setting", "codec"), VOLUMES, ids=lambda each: each.name.replace(" ", "-")
+)
+def test_deepreduces_codecs_take_what_was_published(setting, codec):
+    ours, theirs = deepreduce.volume(setting, codec), codec.volume
+    if setting is not deepreduce.NCF:
+        assert ours == pytest.approx(theirs, rel=0.05)
+        return
+    # Their numbers had 7 bits, ours have 8.
+    assert theirs < ours < 1.15 * theirs
+    values = ours - codec.with_rate(0.6).index.encode(
+        deepreduce.vector_of(setting).indices, setting.size
+    ).numel() / (4 * setting.size)
+    assert ours - values / 8 == pytest.approx(theirs, rel=0.05)
+
+
+def test_rivals_take_more_than_tiers():
+    for setting in (deepreduce.LAYER, deepreduce.NCF):
+        least = setting.codecs[-1]
+        assert "tiers8" in least.name
+        ours = deepreduce.volume(setting, least)
+        assert ours < deepreduce.SKCOMPRESS[setting.name]
+
+
+def test_an_iteration_with_dense_sums_is_nearly_what_was_published():
+    published = deepreduce.ITERATIONS["dense"]
+    for link, seconds in zip(deepreduce.LINKS, published, strict=True):
+        assert 0.85 * seconds < deepreduce.iteration("dense", link) < seconds
+
+
+PAGE = Path(__file__).parents[2] / "docs/experiments/published.md"
+
+
+def test_the_page_shows_what_was_trained(capsys):
+    file = Path(values.__file__).with_name("values.jsonl")
+    runs = values.known(file)
+    assert list(runs) == [spec.key for spec in values.specs()]
+    values.show(file)
+    table = capsys.readouterr().out.splitlines()
+    assert len(table) == 2 + 1 + len(values.CODECS)
+    assert set(table) <= set(PAGE.read_text().splitlines())

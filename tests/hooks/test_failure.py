@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from functools import partial
 
 import pytest
 
@@ -16,10 +17,10 @@ pytestmark = pytest.mark.processes
 SECONDS = 3.0
 
 
-def lose_a_peer(group, method, scope, how, kind="plain", sparse="gather"):
+def lose_a_peer(group, method, scope, how, kind="plain", **options):
     """Rank 1 is lost at step 3; the errors of the others, then and afterwards."""
     model = wrap(kind)
-    state = thinwire.attach(model, method, scope=scope, sparse=sparse, timeout=SECONDS)
+    state = thinwire.attach(model, method, scope=scope, timeout=SECONDS, **options)
     optimizer = optimizer_of(model)
     errors = []
     for step in range(5):
@@ -58,8 +59,19 @@ def test_survivors_get_errors_that_name_the_lost_rank(method, scope, how):
 
 @pytest.mark.parametrize(("kind", "sparse"), [("words", "gather"), ("rows", "union")])
 def test_a_lost_rank_is_named_with_sparse_embeddings(kind, sparse):
-    given = ("topk", "bucket", signal.SIGKILL, kind, sparse)
-    outcomes = fresh(3, lose_a_peer, *given, lost=[1], group_timeout=3 * SECONDS)
+    given = ("topk", "bucket", signal.SIGKILL, kind)
+    lose = partial(lose_a_peer, sparse=sparse)
+    outcomes = fresh(3, lose, *given, lost=[1], group_timeout=3 * SECONDS)
+    check_survivors(outcomes)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(("method", "ranks"), [("spardl", 4), ("topk", 6)])
+def test_ranks_of_other_nodes_name_the_lost_rank(method, ranks, how):
+    """Rank 0 alone is on its node and waits for it first."""
+    lose = partial(lose_a_peer, nodes=2)
+    given = (method, "bucket", how)
+    outcomes = fresh(ranks, lose, *given, lost=[1], group_timeout=3 * SECONDS)
     check_survivors(outcomes)
 
 

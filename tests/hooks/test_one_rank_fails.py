@@ -14,7 +14,7 @@ from tests.workers import fresh, pool
 from thinwire import catalog
 from thinwire.errors import AgreementError, PeerError
 from thinwire.groups import own_groups
-from thinwire.hooks import parts
+from thinwire.hooks import inspection, parts
 from thinwire.hooks.units import Units
 from thinwire.layout import Layout
 
@@ -43,7 +43,7 @@ FAULTS = {
     "build": ({}, [(parts, "Engine", ValueError, "odd")], "ValueError: odd"),
     "json": (
         {},
-        [(parts, "trained_parameters", AssertionError, "two\nlines \udc80")],
+        [(inspection, "trained_parameters", AssertionError, "two\nlines \udc80")],
         "AssertionError: two",
     ),
 }
@@ -118,7 +118,7 @@ def die(*_, **__):
 
 DEATHS = {
     "first": (catalog, "reducer"),
-    "settings": (parts, "trained_parameters"),
+    "settings": (inspection, "trained_parameters"),
     "group": (own_groups, "make"),
     "connecting": (dist, "new_group"),
     "memory": (Units, "_init"),

@@ -99,6 +99,8 @@ def total(ranks, kind, name):
         (3, 4, "dcp", {"method": "s2", "granularity": "row"}),
         (2, 3, "files", {"method": "gtopk", "scope": "model"}),
         (4, 2, "dcp", {"method": "spardl", "teams": 2, "gather": "bruck"}),
+        (4, 6, "folder", {"method": "spardl", "nodes": 2}),
+        (6, 4, "files", {"method": "topk", "nodes": 2, "feedback": "momentum"}),
     ],
     ids=str,
 )

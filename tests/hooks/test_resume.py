@@ -75,11 +75,22 @@ def test_losses_are_the_same_bits(tmp_path, at, options):
     assert [losses[at:] for losses in whole] == parts
 
 
-def test_owners_of_different_blocks_resume_where_each_of_them_was(tmp_path):
-    # Two teams of two: the controllers of the two blocks drift apart.
-    options = {"method": "spardl", "teams": 2, "gather": "bruck", "density": 0.1}
-    whole = pool(4).run(uninterrupted, 8, options)
-    parts = pool(4).run(interrupted, str(tmp_path), 5, 8, options)
+@pytest.mark.parametrize(
+    ("ranks", "options"),
+    [
+        # Two teams of two: the controllers of the two blocks drift apart.
+        (4, {"method": "spardl", "teams": 2, "gather": "bruck"}),
+        (4, {"method": "spardl", "teams": 2, "gather": "bruck", "nodes": 2}),
+        (6, {"method": "spardl", "nodes": 2, "feedback": "momentum"}),
+        (6, {"method": "ok-topk", "nodes": 3}),
+        (4, {"method": "s2", "nodes": [[0, 2], [3, 1]], "warmup": (2, 3)}),
+    ],
+    ids=str,
+)
+def test_ranks_that_remember_different_things_resume(tmp_path, ranks, options):
+    options = {"density": 0.1, **options}
+    whole = pool(ranks).run(uninterrupted, 8, options)
+    parts = pool(ranks).run(interrupted, str(tmp_path), 5, 8, options)
     assert [losses[5:] for losses in whole] == parts
 
 

@@ -1,5 +1,6 @@
 """Every wrong call of attach is a ConfigError that names option, value and remedy."""
 
+import gc
 from datetime import timedelta
 from math import inf, nan
 from pathlib import Path
@@ -50,6 +51,10 @@ VALUES: dict[str, tuple[str, list[object]]] = {
     "process_group": ("topk", ["x", 0, True, [0, 1], dist.ProcessGroup, object()]),
     "on_nonfinite": ("topk", ["skip", None, *TYPES]),
     "timeout": ("topk", [*NUMBERS[1:], 0, -1.0, 1e-9, 1e12, *TIMES]),
+    "nodes": (
+        "topk",
+        ["", "all", "2", 0, -1, 3, True, 2.0, nan, [], [0, 1], [[0, 1], []], {}, 1j],
+    ),
     "seed": ("gs-sgd", [*NUMBERS, 0.5, 1.0, "abc"]),
     "sparse": ("topk", ["", "rows", None, *TYPES, S2, Dense(), GTopK()]),
     "warn": ("topk", [None, 0, 1, "no", [], object()]),
@@ -113,6 +118,10 @@ TOGETHER = [
     ("auto", {"candidates": ["topk", 5]}, "candidates has 5"),
     ("auto", {"candidates": [["topk"]]}, "candidates has ['topk']"),
     ("topk", {"codec": "raw+raw"}, "unknown index codec 'raw'"),
+    ("topk", {"nodes": [[0], [0]]}, "does not name each of the ranks 0 to 1 once"),
+    ("topk", {"nodes": [[0], [1], [2]]}, "does not name each of the ranks"),
+    ("spardl", {"nodes": 2, "teams": 2}, "does not divide 1 ranks"),
+    ("s2", {"nodes": 2, "granularity": "row"}, "granularity is 'row'"),
 ]
 
 
@@ -139,6 +148,7 @@ def try_all(group):
     # The first one starts what a process keeps, as the first DDP model did.
     with pytest.raises(ConfigError):
         thinwire.attach(model, "top-k")
+    gc.collect()  # those of models of earlier tests
     before = _descriptors()
     for method, options, _ in CALLS:
         try:
@@ -217,6 +227,11 @@ RIGHT = [
     ("auto", {"candidates": ["topk", SparDL(0.5)]}),
     ("auto", {"candidates": "topk", "visit": 3, "rounds": 1, "recheck": 10}),
     ("cheapest", {"link": Link(), "granularity": "block", "width": 8}),
+    ("topk", {"nodes": 2}),
+    ("spardl", {"nodes": np.int64(1), "warmup": "auto"}),
+    ("topk", {"nodes": ((1,), [0]), "min_size": 10}),
+    ("dense", {"nodes": "auto"}),
+    ("auto", {"nodes": None}),
 ]
 
 

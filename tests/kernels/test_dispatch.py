@@ -33,6 +33,7 @@ MISSING = {
     "decode_poly "
     "decode_qsgd decode_rice decode_runs decode_varint encode_bloom encode_dexp "
     "encode_poly encode_qsgd encode_rice encode_runs encode_varint estimate_rows "
+    "look_up "
     "packet_checksum peel_rows_ row_peaks set_bits shuffled sketch_rows",
 }
 

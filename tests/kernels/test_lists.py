@@ -69,6 +69,25 @@ def test_split_leaves_its_argument_alone():
 
 @pytest.mark.parametrize("dtype", INDEX_DTYPES)
 @pytest.mark.parametrize(
+    ("nnz", "asked"), [(0, 0), (0, 9), (9, 0), (1, 1), (700, 900), (2, 90), (1000, 700)]
+)
+def test_look_up(nnz, asked, dtype):
+    torch.manual_seed(nnz)
+    indices, wanted = (some_indices(1000, length, dtype) for length in (nnz, asked))
+    values, others = vector("normal", nnz), -vector("not finite", asked)
+    before = others.clone()
+    found = cpu.look_up(indices, values, wanted, others)
+    listed = dict(zip(indices.tolist(), values.tolist(), strict=True))
+    said = [
+        listed.get(i, o) for i, o in zip(wanted.tolist(), others.tolist(), strict=True)
+    ]
+    assert same_bits(found, torch.tensor(said))
+    assert same_bits(found, reference.look_up(indices, values, wanted, others))
+    assert same_bits(others, before)
+
+
+@pytest.mark.parametrize("dtype", INDEX_DTYPES)
+@pytest.mark.parametrize(
     ("indices", "size", "answer"),
     [
         ([], 0, True),

@@ -255,20 +255,32 @@ DATA = {"integers": integers, "reals": reals, "equal": equal, "lonely": lonely}
 
 def run(group: Group, case: Case, data: str, steps: int = 3) -> list[Step]:
     """Some steps of a collective with error feedback, on one rank."""
-    collective = COLLECTIVES[case.collective]
     codec = None if case.codec is None else CODECS[case.codec]
-    layout, feedback = Layout.flat(case.size), Residual()
+    collective = COLLECTIVES[case.collective]
+    return run_collective(group, collective, codec, case.size, data, steps)
+
+
+def run_collective(
+    group: Group,
+    collective: Collective,
+    codec: Codec | None,
+    size: int,
+    data: str,
+    steps: int = 3,
+) -> list[Step]:
+    """The same of any collective."""
+    layout, feedback = Layout.flat(size), Residual()
     state = collective.init(layout)
     memory = feedback.init(layout, torch.device("cpu"))
-    out = torch.empty(case.size)
+    out = torch.empty(size)
     seen = []
     for step in range(steps):
-        grad = DATA[data](group.rank, step, case.size)
+        grad = DATA[data](group.rank, step, size)
         before = memory.x.whole() + grad
         # As the pipeline does, so that candidates are extracted.
         feedback.accumulate([grad], memory)
         channel = Channel(group, codec, step=step)
-        choice = choose(collective, state, case.size, step)
+        choice = choose(collective, state, size, step)
         total = collective.all_reduce_(memory.x, channel, state, lambda: out)
         if isinstance(total, SparseVector):
             dense, listed = total.to_dense(), total.nnz

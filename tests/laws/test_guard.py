@@ -17,7 +17,10 @@ BAD = (inf, -inf, nan)
 
 
 def pipeline_of(name, mode, feedback=Residual):
-    collective = COLLECTIVES[name]
+    return pipeline_with(COLLECTIVES[name], mode, feedback)
+
+
+def pipeline_with(collective, mode, feedback=Residual):
     codec = CODECS["raw"] if collective.coded else None
     return Pipeline(collective, codec, feedback(), on_nonfinite=mode)
 

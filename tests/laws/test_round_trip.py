@@ -15,7 +15,7 @@ from thinwire.wire import Packet
 # Relative to each value. What is not here is exact, or has a statement of its own in
 # the codec's tests.
 ERRORS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
-LOSSY = ("int8", "log", "qsgd", "fit", "bloom")
+LOSSY = ("int8", "log", "tiers", "qsgd", "fit", "bloom")
 
 KEYS = st.sampled_from([0, 1, 2**63 - 1])
 

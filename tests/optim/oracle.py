@@ -66,7 +66,9 @@ class Oracle:
 
         m = beta1**tau * mine["m"] + (1 - beta1**tau) * d / tau
         v = beta2**tau * mine["v"] + (1 - beta2**tau) * d**2 / tau
-        root = (v / (1 - beta2**t)).sqrt() + eps
+        farthest = max(1, (1 - beta1) / (1 - beta2) ** 0.5)
+        least = ((1 - beta1**tau) / farthest) ** 2 * d**2 / tau
+        root = (torch.maximum(v, least) / (1 - beta2**t)).sqrt() + eps
         change = lr * tau**1.125 * (m / (1 - beta1**t)) / root
 
         mine["decay"] *= 1 - lr * group["weight_decay"]

@@ -43,7 +43,8 @@ class AutoMemory(CollectiveMemory):
     """The memories of all ways, the times of a trial, and the last choice.
 
     `signature` identifies the ways that were timed. The choice holds for `left` more
-    steps, of `interval` in all.
+    steps, of `interval` in all. `typical` has the milliseconds of dense and of the
+    choice in the last trial of this process: no result depends on them.
     """
 
     parts: tuple[CollectiveMemory, ...] = ()
@@ -52,6 +53,7 @@ class AutoMemory(CollectiveMemory):
     choice: int | None = None
     left: int = 0
     interval: int = 0
+    typical: dict[str, float] = field(default_factory=dict)
 
     def load_dict(self, saved: Mapping[str, int]) -> None:
         self.signature, self.choice = saved.get("ways"), saved.get("choice")
@@ -80,9 +82,11 @@ class AutoMemory(CollectiveMemory):
         }
 
     def metrics(self) -> dict[str, float]:
-        """The number of the chosen way; -1 before the first choice."""
+        """The number of the chosen way, -1 before the first choice; and times."""
         chosen = -1 if self.choice is None else self.choice
-        return {} if self.signature is None else {"choice": float(chosen)}
+        if self.signature is None:
+            return {}
+        return {"choice": float(chosen), **self.typical}
 
     def start_over(self, signature: int) -> None:
         """Drop times and choice; the memories of the ways stay."""
@@ -216,6 +220,8 @@ class Auto(Chooser):
         chosen = DENSE if ranks == 1 else trial.fastest(before or DENSE)
         longer = min(2 * waited, DOUBLED * self.recheck) if chosen == before else 0
         wait = max(self.recheck, longer, trial.affordable_wait(chosen))
+        times = {"dense_ms": trial.typical(DENSE), "choice_ms": trial.typical(chosen)}
+        memory.typical = {n: 1e-6 * ns for n, ns in times.items() if ns is not None}
         memory.start_over(self.signature)
         memory.choice, memory.left, memory.interval = chosen, wait, wait
 

@@ -5,7 +5,7 @@ There is one `x`, so a change of collective loses nothing. All ranks pick the sa
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from thinwire.accumulator import Accumulator
 from thinwire.channel import Channel
@@ -46,6 +46,24 @@ class Chooser(Collective):
     ) -> Total:
         choice = self.choose(memory, x.size, channel.step)
         return choice.collective.all_reduce_(x, channel, choice.memory, out)
+
+
+def each_replaced(
+    collective: Collective, change: Callable[[Collective], Collective]
+) -> Collective:
+    """A collective, or what a chooser chooses from, changed; choosers stay."""
+    if not isinstance(collective, Chooser):
+        return change(collective)
+    changed: dict[str, object] = {}
+    for each in fields(collective):  # type: ignore[arg-type]
+        value = getattr(collective, each.name)
+        if isinstance(value, Collective):
+            changed[each.name] = each_replaced(value, change)
+        elif isinstance(value, tuple):
+            # A chooser's candidates; no two of them are equal.
+            parts = (each_replaced(part, change) for part in value)
+            changed[each.name] = tuple(dict.fromkeys(parts))
+    return replace(collective, **changed)  # type: ignore[type-var]
 
 
 def choose(

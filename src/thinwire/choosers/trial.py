@@ -46,6 +46,10 @@ class Trial:
         typical = {n: self._typical(n) for n in self._rivals() if self.times[n]}
         return _preferred(typical, usual)
 
+    def typical(self, number: int) -> float | None:
+        """The usual nanoseconds of a way, if it was timed."""
+        return self._typical(number) if self.times[number] else None
+
     def affordable_wait(self, chosen: int) -> int:
         """The number of steps after which a trial like this is within the budget."""
         if not self.times[chosen]:

@@ -20,6 +20,7 @@ from thinwire.codecs.qsgd import QSGD
 from thinwire.codecs.rice import Rice
 from thinwire.codecs.run_length import RunLength
 from thinwire.codecs.split import Split
+from thinwire.codecs.tiers import Tiers
 from thinwire.codecs.timed import Timed
 from thinwire.codecs.zstd import Zstd
 
@@ -46,6 +47,7 @@ __all__ = [
     "Rice",
     "RunLength",
     "Split",
+    "Tiers",
     "Timed",
     "ValueCodec",
     "Values",

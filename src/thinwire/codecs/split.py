@@ -271,10 +271,7 @@ def _true_values(
     vector: SparseVector, received: Tensor, source: Values | None
 ) -> Tensor:
     """The vector's values at the indices that a receiver decodes."""
-    values = (
+    others = (
         vector.values.new_zeros(len(received)) if source is None else source(received)
     )
-    if vector.nnz == 0:
-        return values
-    at = torch.searchsorted(vector.indices, received).clamp_(max=vector.nnz - 1)
-    return torch.where(vector.indices[at] == received, vector.values[at], values)
+    return kernels.look_up(vector.indices, vector.values, received, others)

@@ -10,6 +10,7 @@ from thinwire.collectives.gs_sgd import GsSGD
 from thinwire.collectives.gtopk import GTopK
 from thinwire.collectives.memory import CollectiveMemory
 from thinwire.collectives.min_bytes import MinBytes
+from thinwire.collectives.nodes import Nodes
 from thinwire.collectives.ok_topk import OkTopK
 from thinwire.collectives.s2 import S2
 from thinwire.collectives.spardl import SparDL
@@ -30,6 +31,7 @@ __all__ = [
     "GsSGD",
     "MakeBuffer",
     "MinBytes",
+    "Nodes",
     "OkTopK",
     "RowCollective",
     "RowMemory",

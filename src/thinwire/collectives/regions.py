@@ -45,7 +45,8 @@ def tell(
     each: list[list[int]] = [body.view(torch.int64).tolist() for body in bodies]
     for rank, heard in enumerate(each):
         if min(heard, default=0) < 0:
-            raise WireError(f"from rank {rank}: a negative number in {heard}")
+            whose = channel.group.rank_in_whole(rank)
+            raise WireError(f"from rank {whose}: a negative number in {heard}")
     return each
 
 

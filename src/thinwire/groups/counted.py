@@ -48,7 +48,8 @@ class Traffic:
 class Counted(WrappedGroup):
     """A group that counts. Any thread may read `traffic` or call `reset`.
 
-    Traffic with `everyone`, where that is another group, counts too.
+    `traffic` includes that of its subgroups, which is in `parts`, by name and members,
+    and that with `everyone`, where this is another group.
     """
 
     def __init__(self, group: Group, everyone: Group | None = None) -> None:
@@ -56,13 +57,16 @@ class Counted(WrappedGroup):
         self._everyone = None if everyone is None else Counted(everyone)
         self._lock = threading.Lock()
         self._traffic = Traffic()
+        self.parts: dict[tuple[str, tuple[int, ...]], Counted] = {}
 
     @property
     def traffic(self) -> Traffic:
         """The traffic since the start or the last `reset`."""
-        if self._everyone is None:
-            return self._traffic
-        return self._traffic + self._everyone.traffic
+        return sum((part.traffic for part in self._parts()), self._traffic)
+
+    def traffic_of(self, name: str) -> Traffic:
+        """The traffic of the subgroups of this name."""
+        return sum((part.traffic for part in self._parts(name)), Traffic())
 
     @property
     def everyone(self) -> Group:
@@ -72,7 +76,17 @@ class Counted(WrappedGroup):
         """Start from zero again; returns the traffic until now."""
         with self._lock:
             counted, self._traffic = self._traffic, Traffic()
-        return counted if self._everyone is None else counted + self._everyone.reset()
+        return sum((part.reset() for part in self._parts()), counted)
+
+    def subgroup(
+        self, members: Sequence[int], name: str, *, near: bool = False
+    ) -> "Counted":
+        key = name, tuple(members)
+        if key not in self.parts:
+            part = type(self)(self._group.subgroup(members, name, near=near))
+            with self._lock:
+                self.parts[key] = part
+        return self.parts[key]
 
     def exchange(
         self,
@@ -127,6 +141,12 @@ class Counted(WrappedGroup):
 
     def _nbytes_of_others(self, bodies: Sequence[Tensor]) -> int:
         return sum(body.numel() for body in bodies) - bodies[self.rank].numel()
+
+    def _parts(self, name: str | None = None) -> "list[Counted]":
+        with self._lock:
+            every = list(self.parts.items())
+        found = [part for key, part in every if name in (None, key[0])]
+        return found if name or self._everyone is None else [*found, self._everyone]
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:

@@ -102,6 +102,28 @@ class Group(ABC):
         stays usable. If only some ranks do, a later call fails, as if they were stuck.
         """
 
+    def subgroup(
+        self, members: Sequence[int], name: str, *, near: bool = False
+    ) -> "Group":
+        """Some ranks of this group, this one among them, numbered as they are given.
+
+        The members then call it as any group, all of them in the same order. What is
+        sent through it is counted under the `name`. Ranks that are `near` may share
+        memory: what an all-to-all returns is then valid until the next call.
+        """
+        from thinwire.groups.subgroup import SubGroup  # noqa: PLC0415 - it is a group
+
+        return SubGroup(self, members)
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether ranks are known to pass long messages through memory they share."""
+        return False
+
+    def rank_in_whole(self, rank: int) -> int:
+        """The number that a rank of a subgroup has in the whole group, for errors."""
+        return rank
+
     def now(self) -> float:
         """Seconds on this rank's clock."""
         return time.perf_counter()
@@ -126,6 +148,13 @@ class WrappedGroup(Group):
 
     def refuse_receives(self) -> None:
         self._group.refuse_receives()
+
+    @property
+    def shares_memory(self) -> bool:
+        return self._group.shares_memory
+
+    def rank_in_whole(self, rank: int) -> int:
+        return self._group.rank_in_whole(rank)
 
     def now(self) -> float:
         return self._group.now()

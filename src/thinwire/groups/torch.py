@@ -38,6 +38,7 @@ from thinwire.groups.failure_probe import Failure, FailureProbe, diagnose
 from thinwire.groups.gloo import GlooTransport
 from thinwire.groups.group import Group, Op
 from thinwire.groups.nccl import NcclTransport, or_reduce_
+from thinwire.groups.shared_memory import SharedMemoryGroup
 from thinwire.groups.transport import Transfers, Transport
 
 _LARGEST_NBYTES = 1 << 34  # a longer body is a garbled length, not a message
@@ -166,6 +167,13 @@ class TorchGroup(Group):
         with self._calling("exchange", expected=nbytes is not None):
             incoming = self._swap(outgoing, sources, lengths)
         return _home(incoming[0][1], device) if incoming else None
+
+    def subgroup(
+        self, members: Sequence[int], name: str, *, near: bool = False
+    ) -> Group:
+        if near and self._device.type == "cpu":
+            return SharedMemoryGroup(self, members)
+        return super().subgroup(members, name, near=near)
 
     def post_receives(self, bodies: Sequence[tuple[int, int]]) -> None:
         checks.check_receives(self, bodies)

@@ -1,6 +1,7 @@
 """attach: from a model and a name to sparse gradients, in one line."""
 
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -14,12 +15,14 @@ from thinwire import catalog
 from thinwire.collectives import Dense, GatherRows
 from thinwire.hooks.agreement import told
 from thinwire.hooks.ddp import DDPState, hook
-from thinwire.hooks.inspection import DDPModel, sparse_names
+from thinwire.hooks.inspection import DDPModel, sparse_names, unwrapped
+from thinwire.hooks.one_process import OneProcessState, in_one_process
 from thinwire.hooks.optimizer_check import OptimizerCheck
 from thinwire.hooks.options import Options, Scope, refuse_wrong
 from thinwire.hooks.parts import Scaler
 from thinwire.hooks.sharded import sharded_model, sharded_state
 from thinwire.hooks.state import State
+from thinwire.reducers import Pipeline
 
 
 def attach(
@@ -40,7 +43,9 @@ def attach(
 
     Args:
         model: A model wrapped in DistributedDataParallel, without a hook yet, or
-            sharded by FSDP2's `fully_shard`.
+            sharded by FSDP2's `fully_shard`; or what `torch.compile` or Fabric made of
+            it. With one process it need not be wrapped: then nothing is reduced, and
+            the methods of the state work.
         method: What `thinwire methods` lists.
         density: The fraction of the gradient that is kept, above 0 and at most 1. One
             percent was within a point of dense training with ResNet-20 on CIFAR-10, and
@@ -63,6 +68,11 @@ def attach(
                 density ramp); or "auto", a density that falls from 1 as training gets
                 longer, without numbers to choose.
             min_size: Units of fewer elements are reduced densely.
+            nodes: Where links inside a node are much faster than those between nodes:
+                "auto" finds nodes by what torchrun sets and by host names; or the
+                number of consecutive ranks on each; or the ranks of every node. A node
+                sums densely, and the method runs between nodes: docs/guides/nodes.md.
+                With one node, or one rank on each, nothing changes.
             on_nonfinite: If any rank's gradient is not finite, "propagate" gives every
                 rank NaN and "zero" gives zeros; "unchecked" does not check.
             seed: For methods that draw random numbers.
@@ -80,22 +90,25 @@ def attach(
                 that call out: after `backward` it would cut sums of many steps for
                 good. Reductions then start with the last bucket.
             warn: Whether to warn, on rank 0, if a plain Adam steps on sparse
-                deliveries, and if the run is frozen: all steps skipped, nothing
-                delivered, or a residual that keeps growing.
+                deliveries, if an optimizer was resumed and the state was not, and if
+                the run is frozen: all steps skipped, nothing delivered, or a residual
+                that keeps growing.
 
     """
     environment = os.environ.get("THINWIRE", "")
-    sharded = sharded_model(model, process_group, options)
-    ddp = cast(DistributedDataParallel, model)  # if not, the check below refuses it
+    local = unwrapped(model)
+    sharded = sharded_model(local, process_group, options)
+    ddp = cast(DistributedDataParallel, local)  # if not, the check below refuses it
     here = sharded or DDPModel(ddp, process_group)
     rows, clip = options.pop("sparse", "gather"), options.pop("clip", None)
     warn = options.pop("warn", True)
+    warns = warn and environment != "quiet"
     with told(here.meeting):
-        here.check()
+        alone = sharded is None and in_one_process(local)
+        if not alone:
+            here.check()
         refuse_wrong(method=method, warn=warn, **options)
-        if "seed" in options:
-            options["seed"] = int(options["seed"])  # numpy's would overflow
-        reducer = catalog.reducer(method, density=density, **options)
+        reducer = _reducer(method, density, options)
     if environment == "dense":
         # The feedback stays: the momentum may be in it.
         reducer = replace(reducer, collective=Dense(), codec=None)
@@ -106,6 +119,8 @@ def attach(
         "timeout": timeout,
         "clip": clip,
     }
+    if alone:
+        return OneProcessState(local, reducer, warns=warns, sparse=rows, **common)
     state: State = (
         DDPState(ddp, reducer, sparse=rows, process_group=process_group, **common)
         if sharded is None
@@ -114,21 +129,40 @@ def attach(
     try:
         if sharded is None:
             ddp.register_comm_hook(state, hook)
-        if warn and state.leads and environment != "quiet":
-            state.watch_progress()
-            if (state.density or 1.0) < 1.0:
-                state.on_close(_check_optimizer(model, state))
+        if warns and state.leads:
+            _watch(local, state)
     except BaseException:
         state.close()
         raise
     return state
 
 
+def _reducer(method: str, density: float, options: Options) -> Pipeline:
+    if "seed" in options:
+        options["seed"] = int(options["seed"])  # numpy's would overflow
+    return catalog.reducer(method, density=density, **options)
+
+
+def _watch(model: nn.Module, state: State) -> None:
+    """Warn of what training shows, as `warn` says."""
+    state.watch_progress()
+    if (state.density or 1.0) < 1.0:
+        state.on_close(_check_optimizer(model, state))
+
+
 def _check_optimizer(model: nn.Module, state: State) -> Callable[[], None]:
     """Warn of a plain Adam, except for rows, which are delivered whole.
 
-    Returns what ends the check.
+    And of an optimizer that was resumed without the state. Returns what ends the check.
     """
+    reference = weakref.ref(state)
+
+    def forgot() -> bool:
+        found = reference()
+        return found is not None and found.starts_anew
+
     rows = sparse_names(getattr(model, "module", model))  # a sharded one has none
     sent_sparsely = [p for name, p in state.parameters.items() if name not in rows]
-    return OptimizerCheck(model, sent_sparsely).end if sent_sparsely else lambda: None
+    if not sent_sparsely:
+        return lambda: None
+    return OptimizerCheck(model, sent_sparsely, forgot).end

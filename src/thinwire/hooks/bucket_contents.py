@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from thinwire.hooks.backward_pass import PendingBucket
-from thinwire.hooks.inspection import trained_parameters
+from thinwire.hooks.inspection import named_parameters, trained_parameters
 from thinwire.hooks.units import Names
 
 
@@ -20,7 +20,7 @@ class BucketContents:
 
     def __init__(self, model: DistributedDataParallel) -> None:
         parameters = trained_parameters(model) if model.find_unused_parameters else {}
-        self._names = {id(p): name for name, p in model.module.named_parameters()}
+        self._names = {id(p): name for name, p in named_parameters(model.module)}
         self._known: dict[tuple[int, ...], tuple[Names, tuple[int, ...]]] = {}
         self._watched = frozenset(map(id, parameters.values()))
         # Those that got a gradient since the last reduced pass.

@@ -1,17 +1,21 @@
-"""Warns if a plain Adam steps on sparse deliveries, which `attach` cannot know.
+"""Warns of what the first steps of an optimizer show, and `attach` cannot know.
 
-A delivered entry is the sum of the steps that it waited. Adam takes it for the gradient
-of one step, so its second moment is wrong, and its momentum goes on pushing.
+A plain Adam on sparse deliveries: a delivered entry is the sum of the steps that it
+waited. Adam takes it for the gradient of one step, so its second moment is wrong, and
+its momentum goes on pushing.
+
+An optimizer that was resumed while the residuals were not (see `hooks.resumed`).
 """
 
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Adam, Adamax, AdamW, NAdam, Optimizer, RAdam
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from thinwire.hooks.resumed import LOST, is_resumed
 from thinwire.hooks.user_warnings import warn
 
 MEASURED = (
@@ -25,11 +29,18 @@ class OptimizerCheck:
     It is called before every step of every optimizer of the process. The verdict is
     known in the first or second step of an optimizer of `parameters`; the check then
     removes itself after that step. It keeps neither model nor optimizers alive.
+    `forgot` says whether residuals should have been loaded and were not.
     """
 
-    def __init__(self, model: nn.Module, parameters: Collection[Tensor]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Collection[Tensor],
+        forgot: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._model = weakref.ref(model)  # as long as it lives, the ids are its own
         self._ids = frozenset(map(id, parameters))
+        self._forgot = forgot
         self._seen: list[weakref.ref[Optimizer]] = []
         self._ended = False
         self._handle = register_optimizer_step_pre_hook(self._before_step)
@@ -46,6 +57,8 @@ class OptimizerCheck:
             self._end_after(optimizer)
         elif self._steps_the_model(optimizer):
             seen = [each for ref in self._seen if (each := ref()) is not None]
+            if not any(each is optimizer for each in seen):
+                self._check_resumed(optimizer)
             plain = [each for each in (optimizer, *seen) if is_plain_adam(each)]
             # The second step of one: all have stepped, and have a state to look at.
             if plain or any(each is optimizer for each in seen):
@@ -57,6 +70,12 @@ class OptimizerCheck:
     def _steps_the_model(self, optimizer: Optimizer) -> bool:
         groups = optimizer.param_groups
         return any(id(p) in self._ids for group in groups for p in group["params"])
+
+    def _check_resumed(self, optimizer: Optimizer) -> None:
+        """Warn, once, before the first step of an optimizer that was resumed alone."""
+        if is_resumed(optimizer, self._ids) and self._forgot():
+            self._forgot = lambda: False
+            warn(LOST)
 
     def _end_after(self, optimizer: Optimizer) -> None:
         """Remove this check after the step: torch now iterates over such hooks."""

@@ -13,6 +13,7 @@ from thinwire.arguments import is_number, is_whole
 from thinwire.catalog import WarmupSteps
 from thinwire.codecs import Codec
 from thinwire.collectives import Collective, RowCollective
+from thinwire.collectives.placement import NodesOption
 from thinwire.cost import Link
 from thinwire.errors import ConfigError
 from thinwire.feedback import Feedback
@@ -62,6 +63,7 @@ class Options(MethodOptions, total=False):
     feedback: str | Feedback
     warmup: WarmupSteps
     min_size: int
+    nodes: NodesOption | None
     on_nonfinite: OnNonfinite
     seed: int
     sparse: str | RowCollective
@@ -128,6 +130,11 @@ def _warmup(value: object) -> bool:
             return _steps(value) or (isinstance(value, str) and value == "auto")
 
 
+def _nodes(value: object) -> bool:
+    """What the class refuses in detail."""
+    return is_whole(value) or isinstance(value, str | list | tuple)
+
+
 def _timeout(value: Any) -> bool:
     given = value.total_seconds() if isinstance(value, timedelta) else value
     return is_number(given, least=0.001, most=MOST_SECONDS)
@@ -169,6 +176,11 @@ RULES: Mapping[str, tuple[Check, str]] = {
     "min_size": (
         _steps,
         "give the number of elements from which a unit is compressed, 0 or more",
+    ),
+    "nodes": (
+        _either(_none, _nodes),
+        "give 'auto', the number of consecutive ranks on each node, the ranks of every "
+        "node, such as [[0, 1], [2, 3]], or None",
     ),
     "seed": (is_whole, "give an integer"),
     "sparse": (

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol, Self
 
@@ -13,11 +13,13 @@ from torch import nn
 from thinwire import catalog
 from thinwire.collectives import RowCollective
 from thinwire.groups import Counted
+from thinwire.groups.one_rank import OneRank
 from thinwire.groups.torch import TorchGroup
 from thinwire.hooks.agreement import compare_settings, told
 from thinwire.hooks.closed import CLOSED
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.inspection import Model, Wrapped
+from thinwire.hooks.nodes import on_found_nodes, refuse_nodes
 from thinwire.hooks.options import Scope, refuse_wrong, seconds
 from thinwire.hooks.plain import PlainAllReduce
 from thinwire.hooks.units import Units
@@ -79,7 +81,10 @@ class Setup:
                 clip=clip,
             )
             wrapped = model.inspect()
-            reducer.collective.check(wrapped.group.size())
+            if wrapped.shards is not None:
+                refuse_nodes(reducer)
+            if wrapped.group is not None:
+                reducer.collective.check(wrapped.group.size())
             setup = cls(
                 wrapped=wrapped,
                 reducer=reducer,
@@ -88,12 +93,14 @@ class Setup:
                 clip=None if clip is None else float(clip),
                 timeout=seconds(timeout),
             )
+            if wrapped.group is None:
+                return setup
             settings = setup.settings(scaled=grad_scaler is not None)
             group = TorchGroup(
                 wrapped.everyone, timeout=setup.timeout, device=setup.device
             )
         compare_settings(group, settings, setup.device)
-        return setup
+        return replace(setup, reducer=on_found_nodes(reducer, group, setup.device))
 
     def settings(self, *, scaled: bool) -> Mapping[str, object]:
         """The settings that must be equal on all ranks, as plain values."""
@@ -126,14 +133,14 @@ class Parts:
     def __init__(self, setup: Setup) -> None:
         self.closing = ExitStack()
         wrapped = setup.wrapped
-        self.everyone = self._own(wrapped.everyone, setup)
+        self.everyone: TorchGroup | OneRank = OneRank()
+        if wrapped.everyone is not None:
+            self.everyone = self._own(wrapped.everyone, setup)
         try:
             with told(lambda: (self.everyone, setup.device)):
                 self.transport = self.everyone
                 if wrapped.group is not wrapped.everyone:
-                    self.transport = self._own(wrapped.group, setup)
-                    self.transport.link(self.everyone)
-                    self.transport.names = dist.get_process_group_ranks(wrapped.group)
+                    self.transport = self._of_shard(setup)
                 self._build(setup)
             compare_settings(self.everyone, {}, setup.device)
         except BaseException:
@@ -144,6 +151,16 @@ class Parts:
         """Release everything; for any rank alone, and any number of times."""
         self.closing.close()
         self.transport = self.everyone = self.group = self.engine = self.plain = CLOSED
+
+    def _of_shard(self, setup: Setup) -> TorchGroup:
+        """The ranks that reduce the same shard; a failure of any rank ends all."""
+        group = setup.wrapped.group
+        assert group is not None
+        assert isinstance(self.everyone, TorchGroup)
+        made = self._own(group, setup)
+        made.link(self.everyone)
+        made.names = dist.get_process_group_ranks(group)
+        return made
 
     def _own(self, group: dist.ProcessGroup, setup: Setup) -> TorchGroup:
         made = TorchGroup.own(group, timeout=setup.timeout, device=setup.device)
@@ -177,5 +194,5 @@ class Parts:
             self.engine,
             allowed=setup.clip is None and not wrapped.rows and alike,
         )
-        if not self.plain.fits(reducer):
+        if wrapped.group is not None and not self.plain.fits(reducer):
             _ = self.engine.units.states  # so that a state dict has all its keys

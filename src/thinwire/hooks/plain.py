@@ -7,6 +7,7 @@ dense. There is no guard, no residual and no copy: buckets are reduced as DDP do
 from thinwire.cost import ring_all_reduce
 from thinwire.errors import GroupError, PeerError
 from thinwire.groups import Traffic
+from thinwire.groups.one_rank import OneRank
 from thinwire.groups.torch import TorchGroup
 from thinwire.hooks.backward_pass import PendingBucket
 from thinwire.hooks.engine import Engine
@@ -21,7 +22,9 @@ class PlainAllReduce:
     clip.
     """
 
-    def __init__(self, transport: TorchGroup, engine: Engine, *, allowed: bool) -> None:
+    def __init__(
+        self, transport: TorchGroup | OneRank, engine: Engine, *, allowed: bool
+    ) -> None:
         self._transport = transport
         self._engine = engine
         self._allowed = allowed

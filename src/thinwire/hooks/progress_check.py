@@ -36,6 +36,11 @@ class ProgressCheck:
         text, self.warning = self.warning, ""
         return text
 
+    @property
+    def ratio(self) -> float | None:
+        """The residual's norm over the gradient's, when it was last measured."""
+        return self._ratios[-1] if self._ratios else None
+
     def measures(self, number: int) -> bool:
         """Whether the gradient of a pass is to be measured, before it is reduced."""
         return number >= FIRST and number & (number - 1) == 0 and not self._ended

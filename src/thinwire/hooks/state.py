@@ -11,12 +11,15 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from thinwire.collectives.nodes import INSIDE
+from thinwire.cost import ring_all_reduce
 from thinwire.errors import AgreementError, ConfigError
-from thinwire.hooks import agreement, checkpoint, saved_state
+from thinwire.hooks import agreement, all_ranks, checkpoint, saved_state
+from thinwire.hooks.all_ranks import AllRanks
 from thinwire.hooks.backward_pass import Deliveries
 from thinwire.hooks.closed import CLOSED
 from thinwire.hooks.loading import PathLike, Source, load_together, open_source
-from thinwire.hooks.metrics import metrics_of
+from thinwire.hooks.metrics import metrics_of, summary_of
 from thinwire.hooks.parts import Parts, Scaler, Setup
 from thinwire.hooks.passes import Passes
 from thinwire.hooks.place import Place
@@ -55,7 +58,10 @@ class State:
         self._place = Place(self._group.rank, self._group.size)
         if self._shards is not None:
             self._place = self._shards.place
-        self._compared = False
+        # What dense all-reduces in a step: all but rows.
+        names = self._engine.units.layout.names
+        self._nbytes = sum(self._pieces[name].nbytes for name in names)
+        self._compared = self._loaded = False
         # The pass after which nothing was left in any residual.
         self._flushed_after: int | None = None
         if self._transport.rank == 0:
@@ -116,6 +122,21 @@ class State:
         """
         self._load(lambda: Source(state_dict), residual, missing)
 
+    @property
+    def all_ranks(self) -> AllRanks:
+        """This state with those of all ranks, for what saves rank 0's objects only."""
+        if self._shards is not None:
+            raise ConfigError(
+                "all_ranks is not for a sharded model: call state.save(folder), or "
+                "give state.state_dict() to torch.distributed.checkpoint, on all ranks"
+            )
+
+        def collect() -> dict[str, Any]:
+            group, units = self._transport, self._engine.units
+            return all_ranks.collect(self.state_dict, units, group, self._device)
+
+        return AllRanks(collect, self.load_state_dict)
+
     def save(self, folder: PathLike, also: Mapping[str, Any] | None = None) -> None:
         """Save to a folder that all ranks share, on all ranks together.
 
@@ -168,7 +189,7 @@ class State:
         if self._shards is not None:
             self._engine.settle_at_once(self._shards.units)
         self._engine.restart(saved.entries.passes)
-        self._compared = False
+        self._compared, self._loaded = False, True
         flushed = saved.entries.flushed or residual == "drop"
         self._flushed_after = self._engine.passes if flushed else None
         return source
@@ -207,6 +228,11 @@ class State:
     def leads(self) -> bool:
         """Whether this is the rank that warns."""
         return self._transport.rank == 0
+
+    @property
+    def starts_anew(self) -> bool:
+        """Whether residuals could have been loaded, and nothing was."""
+        return not self._loaded and bool(self._engine.units.kinds)
 
     def watch_progress(self) -> None:
         """Warn once if training does not get ahead (see `hooks.progress_check`)."""
@@ -258,11 +284,23 @@ class State:
         """Counters since this state was made, as plain floats.
 
         Bytes and rounds are this rank's; milliseconds are of the communication thread:
-        `wait_ms` in the group, `encode_ms` in the codec, the others in kernels.
+        `wait_ms` in the group, `encode_ms` in the codec, the others in kernels. The
+        keys are those of docs/guides/monitor.md.
         """
         self._engine.drain()
         traffic = self._group.traffic + self._plain.traffic
-        return metrics_of(self._engine, traffic, self.density)
+        dense = ring_all_reduce(self._nbytes, self._group.size).nbytes
+        return metrics_of(
+            self._engine,
+            traffic,
+            self.density,
+            inside=self._group.traffic_of(INSIDE),
+            dense_bytes=dense,
+        )
+
+    def summary(self) -> str:
+        """One line for people: whether this is faster than dense, and by how much."""
+        return summary_of(self.metrics())
 
     def _compare_checkpoints(self) -> None:
         """Check in the first pass, and after a load, that ranks continue together."""

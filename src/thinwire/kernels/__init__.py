@@ -45,6 +45,7 @@ from thinwire.kernels.reference.int8 import decode_int8, encode_int8, nbytes_int
 from thinwire.kernels.reference.lists import (
     all_finite,
     join,
+    look_up,
     merge_add,
     merge_all,
     merge_split,

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -54,30 +54,49 @@ Way = Literal["listed", "nonzero", "all"]
 
 
 class Told:
-    """What a state says of the last pass."""
+    """What a state says of the last pass.
+
+    `form` is what a plan follows of it: everything but which elements were delivered.
+    """
 
     def __init__(self, delivered: Deliveries, parameters: Mapping[str, Tensor]) -> None:
-        self._units, self._parameters = delivered.units, parameters
-        self._ways: dict[int, Way] = {}
-        for name in chain.from_iterable(unit.layout.names for unit in self._units):
-            old = name in delivered.untouched
-            self._ways[id(parameters[name])] = "nonzero" if old else "listed"
+        self.units, self._parameters = delivered.units, parameters
+        self.form = [unit.layout for unit in self.units], delivered.untouched
 
-    def way(self, param: Tensor) -> Way:
-        """Where the delivered elements of a parameter are."""
-        return self._ways.get(id(param), "all")
+    def ways(self) -> dict[int, Way]:
+        """Where the delivered elements are, by `id`; of the others, all were."""
+        layouts, untouched = self.form
+        return {
+            id(self._parameters[name]): "nonzero" if name in untouched else "listed"
+            for name in chain.from_iterable(layout.names for layout in layouts)
+        }
 
-    def lists(self, params: Sequence[Tensor]) -> list[AdamList]:
-        """Lists for a call of the kernels."""
+    def pieces(self, params: Sequence[Tensor]) -> "list[Pieces]":
+        """Where parameters of a call of the kernels lie in the units."""
         numbers = {id(param): number for number, param in enumerate(params)}
         found = []
-        for unit in self._units:
-            ids = [id(self._parameters[name]) for name in unit.layout.names]
+        for place, layout in enumerate(self.form[0]):
+            ids = [id(self._parameters[name]) for name in layout.names]
             pieces = [numbers.get(each, -1) for each in ids]
             if max(pieces, default=-1) >= 0:
-                offsets, numbered = _offsets(unit.layout), torch.tensor(pieces)
-                found.append(AdamList(unit.indices, offsets, numbered.int()))
+                numbered = torch.tensor(pieces, dtype=torch.int32)
+                found.append(Pieces(place, _offsets(layout), numbered))
         return found
+
+    def lists(self, pieces: "Sequence[Pieces]") -> list[AdamList]:
+        """Lists for that call."""
+        return [
+            AdamList(self.units[each.unit].indices, each.offsets, each.numbers)
+            for each in pieces
+        ]
+
+
+class Pieces(NamedTuple):
+    """The place of a unit in the pass, and what `AdamList` says but for the indices."""
+
+    unit: int
+    offsets: Tensor
+    numbers: Tensor
 
 
 @lru_cache(maxsize=1024)

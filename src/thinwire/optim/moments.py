@@ -44,15 +44,14 @@ def in_records(param: Tensor, state: State, count: int) -> Tensor:
     All elements then count as delivered in step `count`.
     """
     waiting = state.get("delivered_at")
-    if waiting is not None and _interleaved(state):
+    # By rows where the parameter has gaps: such a one is updated by way of a copy.
+    strides = tuple(3 * stride for stride in filled(param).stride())
+    if waiting is not None and _interleaved(state, strides):
         moments: Tensor = state["exp_avg"]
         return moments.as_strided((3 * param.numel(),), (1,), moments.storage_offset())
-    # By rows where the parameter has gaps: such a one is updated by way of a copy.
-    like = filled(param)
     records = kernels.zeros(3 * param.numel(), param.device)
     old = [state[name] for name in MOMENTS]
     for offset, name in enumerate(RECORDS):
-        strides = tuple(3 * stride for stride in like.stride())
         state[name] = records.as_strided(param.shape, strides, offset)
     for name, values in zip(MOMENTS, old, strict=True):
         state[name].copy_(values)
@@ -76,7 +75,7 @@ def saved(state: State) -> State:
     if "step" not in state:
         return state
     if "delivered_at" in state:
-        return {**state, "pending_decay": state.get("pending_decay", ())}
+        return {**state, "pending_decay": tuple(state.get("pending_decay", ()))}
     now = torch.full_like(state["exp_avg"], float(state["step"]))
     return {**state, "delivered_at": now, "pending_decay": None}
 
@@ -101,8 +100,13 @@ def _zeros_like(param: Tensor) -> Tensor:
     )
 
 
-def _interleaved(state: State) -> bool:
-    """Whether the views lie in records: a copy of an optimizer may have moved them."""
+def _interleaved(state: State, strides: tuple[int, ...]) -> bool:
+    """Whether the views lie in records of these strides.
+
+    A copy of an optimizer may have moved them, and new data of a parameter may have
+    other strides.
+    """
     start = state["exp_avg"].data_ptr()
     places = [state[name].data_ptr() for name in RECORDS]
-    return places == [start, start + 4, start + 8]
+    same = all(state[name].stride() == strides for name in RECORDS)
+    return same and places == [start, start + 4, start + 8]

@@ -4,7 +4,7 @@ Moments are DTensors too, so that state dicts and `torch.distributed.checkpoint`
 them as they treat those of torch's optimizers.
 """
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -16,6 +16,11 @@ from thinwire.optim.moments import RECORDS
 def is_sharded(tensor: object) -> bool:
     """Whether a tensor is a DTensor, which may not have been imported."""
     return isinstance(tensor, Tensor) and hasattr(tensor, "to_local")
+
+
+def any_sharded(params: Iterable[Tensor]) -> bool:
+    """Whether one of them is a DTensor; a loop of C's where none is."""
+    return any(hasattr(kind, "to_local") for kind in set(map(type, params)))
 
 
 @torch.no_grad()

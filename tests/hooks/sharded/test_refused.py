@@ -158,6 +158,11 @@ def twice(rank):
     return model, {"mesh": mesh}
 
 
+def on_nodes(rank):
+    mesh = mesh_of(2)
+    return build(2)[0], {"mesh": mesh, "nodes": 2}
+
+
 def transposed(rank):
     """A replica is every second rank."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("shard", "replicate"))
@@ -187,6 +192,7 @@ CASES = {
     "unsharded": (in_forward, ["is not sharded", "before the first forward"]),
     "embedding": (embedding, ["'0.weight'", "sparse=True"]),
     "doubles": (doubles, ["torch.float64", "model.float()"]),
+    "nodes": (on_nodes, ["nodes", "shard dimension"]),
     "twice": (twice, ["attach once"]),
     "transposed": (transposed, ["one after another", HOW]),
 }

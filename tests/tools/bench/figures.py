@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from thinwire.tools.bench.files import KIND, VERSION
+from thinwire.tools.report.files import KIND, VERSION
 
 LABELS = ("torch", "powersgd-1", "spardl", "topk", "spardl <script>&amp;")
 LONG = "spardl:teams=2:variant=recursive elias-fano+bfloat16"

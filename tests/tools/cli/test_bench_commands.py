@@ -32,8 +32,8 @@ def alone(monkeypatch):
         (["net", "--workers", "0"], "0 workers"),
         (["net", "--rate", "fast"], "rate is 'fast'"),
         (["net", "--out", "nowhere/link.json"], "there is no folder nowhere"),
-        (["reduce", "--size", "many"], "size is 'many'"),
-        (["reduce", "--size", "0"], "size is 0"),
+        (["reduce", "--size", "many"], "parameters is 'many'"),
+        (["reduce", "--parameters", "0"], "size is 0"),
         (["reduce", "--density", "0"], "density is 0"),
         (["reduce", "--methods", "topk,magic"], "unknown method 'magic'"),
         (["reduce", "--methods", "spardl:teams=3"], "teams"),
@@ -46,6 +46,7 @@ def alone(monkeypatch):
         (["train", "--scope", "galaxy"], "scope is 'galaxy'"),
         (["train", "--steps", "0"], "0 steps"),
         (["report", "none.json"], "no such file"),
+        (["reduce", "--report", "chart.svg"], "ends in .html"),
     ],
 )
 def test_errors_come_before_anything_is_started(
@@ -64,19 +65,30 @@ def test_reductions_over_loopback_from_the_command_to_the_page(
     capfd, tmp_path, monkeypatch
 ):
     # A lab was asked for, and cannot be had; this must not turn everything into dense.
-    monkeypatch.setattr(doctor, "missing", lambda: ["root: run it with sudo"])
+    monkeypatch.setattr(doctor, "missing", lambda: ["namespaces: run it with sudo"])
     monkeypatch.setenv("THINWIRE", "dense")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     figures, page = tmp_path / "figures.json", tmp_path / "report.html"
-    options = ["--size", "2e4", "--workers", 2, "--rate", "100mbit", "--repeats", 3]
+    options = [
+        "--parameters",
+        "20k",
+        "--workers",
+        2,
+        "--rate",
+        "100mbit",
+        "--repeats",
+        3,
+    ]
     options += ["--methods", "topk", "--peers", "none"]
     code, out, err = run(capfd, "reduce", *options, "--json", figures, "--report", page)
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert "reduce: starting" in err  # progress is not in what is piped
+    assert "reduce: " not in out
     found = json.loads(figures.read_text())
     check_figures(found)
     said = " ".join(out.split())
     assert "The link is not shaped: local processes over loopback." in said
-    assert "No lab can be built here (root: run it with sudo)." in said
+    assert "No lab can be built here (namespaces: run it with sudo)." in said
     assert "a forecast, not measured" in said
     lines = out[: out.index("Figures written")].splitlines()
     assert max(map(len, lines)) <= 80
@@ -92,6 +104,16 @@ def check_figures(found):
     assert (dense["label"], topk["label"]) == ("torch", "topk")
     assert topk["sent"] < dense["sent"] / 50
     assert dense["forecast"] == pytest.approx(dense["cpu"] + dense["sent"] / 12.5e6)
+
+
+def test_the_report_is_a_command_of_its_own(capsys, tmp_path):
+    file, out = tmp_path / "a.json", tmp_path / "own.html"
+    file.write_text(json.dumps(reduction(4)))
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(file), "--out", str(out)])
+    assert not end.value.code
+    assert "<svg" in out.read_text()
+    capsys.readouterr()
 
 
 def test_several_files_make_one_page(capsys, tmp_path):
@@ -158,7 +180,7 @@ def test_what_processes_say_is_sorted():
 def test_a_profile_is_saved_for_others_to_read(capfd, tmp_path, monkeypatch):
     found = {}
 
-    def measured(where, job, settings, console):
+    def measured(where, job, settings):
         found.update(kind=where.kind, job=job, settings=settings)
         return json.loads((tmp_path / "made.json").read_text())
 

@@ -1,13 +1,4 @@
-import pytest
-
-from thinwire.errors import ConfigError
 from thinwire.tools.cli import formatting
-
-
-@pytest.mark.parametrize("text", ["abc", "", "nan", "inf", "1.5"])
-def test_only_whole_numbers_are_counts(text):
-    with pytest.raises(ConfigError, match=f"size is '{text}'"):
-        formatting.parse_count(text, "size")
 
 
 def test_numbers_keep_three_digits_at_every_prefix():

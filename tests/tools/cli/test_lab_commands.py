@@ -29,6 +29,10 @@ def folder(tmp_path, monkeypatch):
         (["up", "--hosts", "2", "--rate", "fast"], "rate is 'fast'"),
         (["up", "--hosts", "3", "--rate", "1gbit,1gbit"], "2 rates for 3 hosts"),
         (["up", "--lab", "My Lab"], "'My Lab'"),
+        (["up", "--delay", "20"], "delay is '20'"),
+        (["up", "--delay", "20s"], "at most 10s"),
+        (["up", "--loss", "60%"], "loss is '60%': give a number from 0 to 50"),
+        (["up", "--loss", "0.1"], "loss is '0.1'"),
         (["run", "--", "true"], "no lab is up"),
         (["down"], "no lab is up"),
         (["cut", "1"], "no lab is up"),
@@ -41,21 +45,26 @@ def test_errors_say_what_and_why(capsys, arguments, message):
     assert message in " ".join(err.split())
 
 
-def test_labs_are_listed_with_what_became_of_them(capsys):
+def test_labs_are_listed_with_what_became_of_them(capsys, monkeypatch):
     assert "No lab is up" in run(capsys, "list")[1]
-    Record("one", (10**9, 10**9)).create()
-    Record("two", (10**9, 10**8), Owner(1, "gone")).create()
+    mine, pids = Owner.me(), (1, 2)
+    Record("one", (10**9, 10**9), mine, 0.02, 0.001, pids).create()
+    Record("two", (10**9, 10**8), Owner(1, "gone"), pids=pids).create()
+    Record("four", (10**9, 10**8), mine).create()
+    monkeypatch.setattr(network, "hosts_cut_off", lambda _: [1])
     code, out, _ = run(capsys, "list")
     assert code == 0
-    assert out.splitlines()[0].startswith("one: 2 hosts at 1gbit")
-    assert "two: 2 hosts at 1gbit, 100mbit; its process is dead" in out
+    assert out.splitlines() == [
+        "four: 2 hosts at 1gbit, 100mbit; being built",
+        "one: 2 hosts at 1gbit, 20 ms late, 0.1 % lost; cut off: 1",
+    ]
     _, _, err = run(capsys, "cut", "0", "--lab", "three")
     assert "there is no lab 'three': there are one" in err
 
 
 def test_the_doctor_names_what_is_missing(capsys, monkeypatch):
     checks = [
-        doctor.Check("root", True, ""),
+        doctor.Check("ip", True, ""),
         doctor.Check("tbf", False, "a kernel with it"),
         doctor.Check("netem", False, "another kernel", optional=True),
     ]
@@ -99,18 +108,3 @@ def test_links_that_do_not_hold_are_said_to(
     (figures,) = json.loads(out)
     assert [each["bytes"] for each in figures["messages"]] == list(MESSAGES)
     assert all(each["shaped"] == (share >= 0.9) for each in figures["messages"])
-
-
-def test_down_all_spares_no_lab_and_nobody_elses_namespaces(capsys, monkeypatch):
-    Record("one", (10**9,)).create()
-    Record("two", (10**9,)).create()
-    there = {*Record("one", (10**9,)).namespaces, "thinwire-lost-0", "someone-elses"}
-    removed = []
-    monkeypatch.setattr(network, "existing", lambda: there)
-    monkeypatch.setattr(network, "remove_namespace", removed.append)
-    code, out, _ = run(capsys, "down", "--all")
-    assert code == 0
-    assert removed == ["thinwire-lost-0", "thinwire-one-0", "thinwire-one-switch"]
-    assert "Namespace thinwire-lost-0: removed" in out
-    assert "Lab one: down\nLab two: down\n" in out
-    assert record.find_all() == []

@@ -9,7 +9,8 @@ from thinwire.tools.cli import main
 
 @pytest.mark.parametrize("package", ["typer", "rich"])
 def test_a_missing_package_names_the_extra(monkeypatch, package):
-    for name in [name for name in sys.modules if name.startswith("thinwire.tools.cli")]:
+    gone = ("thinwire.tools.cli", f"{package}.")
+    for name in [name for name in sys.modules if name.startswith(gone)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SystemExit) as end:

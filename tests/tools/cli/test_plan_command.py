@@ -51,14 +51,15 @@ def test_the_table_names_every_method_and_fits_80_columns(capsys):
     assert (code, err) == (0, "")
     for name in ("dense", "bf16", "topk", "gtopk", "spardl teams=1", "gs-sgd"):
         assert f"\n{name} " in out
-    assert "is best: a step" in out
+    assert out.startswith("Take spardl teams=")
     assert "100 M parameters in 16 buckets, 32 workers" in out
     assert max(map(len, out.splitlines())) <= 80
 
 
 def test_dense_is_best_is_said_first(capsys):
     options = ("--parameters", "1e5", "--workers", 4, "--link", "100gbit,5us")
-    code, out, _ = run(capsys, *options, "--methods", "topk,spardl")
+    methods = ("--backward", "0s", "--methods", "topk,spardl")
+    code, out, _ = run(capsys, *options, *methods)
     assert code == 0
     assert out.startswith("Dense is best: leave DDP as it is.\n")
     assert out.index("\ndense ") < out.index("\nspardl ")
@@ -69,7 +70,7 @@ def test_a_small_gain_is_not_believed(capsys, tmp_path):
     options = (*SIZE, "--workers", 4, "--link", "1gbit", "--backward", "10s")
     code, out, _ = run(capsys, *options, "--json", tmp_path / "plan.json")
     assert code == 0
-    assert out.startswith("Dense is as good")
+    assert "(--link 1gbit,100us): dense is as good" in " ".join(out.split())
     assert json.loads((tmp_path / "plan.json").read_text())["dense_is_best"]
 
 
@@ -82,8 +83,6 @@ def test_figures_for_machines(capsys, tmp_path):
     plan = json.loads(file.read_text())
     assert (plan["parameters"], plan["workers"]) == (100_000_000, 32)
     assert (plan["buckets"], plan["backward_s"]) == (16, 0.2)
-    steps = [row["step_s"] for row in plan["forecasts"]]
-    assert steps == sorted(steps)
     rows = {(row["method"], row["codec"]): row for row in plan["forecasts"]}
     assert {codec for _, codec in rows} == {None, "raw", "rice+log4"}
     dense = rows["dense", None]
@@ -93,16 +92,85 @@ def test_figures_for_machines(capsys, tmp_path):
         assert row["exposed_s"] == pytest.approx(row["step_s"] - 0.2)
 
 
-@pytest.mark.parametrize("suffix", [".svg", ".html"])
-def test_a_chart_is_drawn(capsys, tmp_path, suffix):
-    file = tmp_path / f"plan{suffix}"
-    code, out, _ = run(capsys, *USUAL, "--chart", file)
-    assert code == 0
-    assert "Chart written to" in out
-    drawn = file.read_text()
-    assert f"<{suffix[1:]}" in drawn
-    assert "█" in drawn
-    assert "url(" not in drawn.replace("url(#", "")
+def test_a_page_is_drawn(capsys, tmp_path):
+    file = tmp_path / "plan.html"
+    for option in ("--report", "--chart"):
+        code, out, _ = run(capsys, *USUAL, option, file)
+        assert code == 0
+        assert "Report written to" in out
+        page = file.read_text()
+        file.unlink()
+        assert page.startswith("<!doctype html>")
+        assert "Use spardl teams=" in page
+        assert "<script" not in page
+
+
+def test_low_densities_are_shown_with_what_they_cost_and_not_recommended(
+    capsys, tmp_path
+):
+    file = tmp_path / "plan.json"
+    _, out, _ = run(capsys, *USUAL, "--json", file)
+    plan = json.loads(file.read_text())
+    rows = {row["label"]: row for row in plan["forecasts"]}
+    fastest = min(plan["forecasts"], key=lambda row: row["step_s"])
+    assert fastest["density"] == 0.001
+    assert plan["recommended"].endswith("at 1 %")
+    assert plan["recommended"].startswith("spardl")
+    held = [row["held_accuracy"] for row in plan["forecasts"]]
+    assert held == sorted(held, reverse=True)
+    for wanted in (True, False):
+        steps = [
+            row["step_s"] for row in plan["forecasts"] if row["held_accuracy"] == wanted
+        ]
+        assert steps == sorted(steps)
+    assert rows["gtopk at 0.1 %"]["behind_dense"] == {"images": 3.54, "language": 30.19}
+    assert "3.5 pt, 30 %" in out
+    assert "at 0.1 % would be" in " ".join(out.split())
+    assert rows["bf16"]["behind_dense"] is None
+
+
+def test_only_low_densities_are_ranked_if_only_they_are_asked_for(capsys):
+    options = ("--density", "0.001", "--methods", "gtopk")
+    _, out, _ = run(capsys, *USUAL, *options)
+    assert out.startswith("Take gtopk at 0.1 %: a step")
+    assert "3.5 points behind dense on images" in " ".join(out.split())
+
+
+def test_x_dense_is_a_speed_up(capsys):
+    _, out, _ = run(capsys, *USUAL, "--methods", "spardl", "--density", "0.01")
+    (line,) = [line for line in out.splitlines() if line.startswith("spardl teams=1")]
+    (dense,) = [line for line in out.splitlines() if line.startswith("dense ")]
+    times = float(line.split("%")[1].split("ms")[1].split()[0])
+    assert times > 1
+    assert dense.split()[4] == "1"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--link", "1gbit", "--backward", "1s"], "With no latency (--link 1gbit,"),
+        (["--link", "1gbit,5us"], "With no backward pass (--backward 0.2s): take"),
+        (["--link", "1gbit"], "100us) and no backward pass (--backward 0.2s): take"),
+        (["--link", "1gbit,0us", "--backward", "0s"], "Take "),
+    ],
+    ids=" ".join,
+)
+def test_what_is_taken_to_be_nothing_is_in_the_first_line(capsys, options, said):
+    _, out, _ = run(capsys, *SIZE, "--workers", 32, *options)
+    headline = " ".join(out.split())[:150]
+    assert said in headline
+
+
+def test_other_spellings_and_old_names_are_understood(capsys, tmp_path):
+    found = []
+    for size, link in (("100e6", "1gbit,100us"), ("100M", "1Gbps,100us")):
+        options = ("--parameters", size, "--workers", 8, "--link", link)
+        sharing = "--ranks-per-machine" if found else "--workers-per-machine"
+        code, out, err = run(capsys, *options, sharing, 2, "--json")
+        assert (code, err) == (0, "")
+        found.append(json.loads(out))
+    assert found[0] == found[1]
+    assert found[0]["ranks_per_machine"] == 2
 
 
 def test_a_profile_says_what_the_link_is_and_who_shares_cores(capsys, tmp_path):
@@ -170,11 +238,11 @@ def test_a_model_is_counted(capsys, tmp_path):
         (["--density", "0"], "density is 0.0"),
         (["--density", "0.1,much"], "density is 'much'"),
         (["--codecs", "rise+log4"], "unknown index codec 'rise'"),
-        (["--ranks-per-machine", "0"], "ranks_per_machine is 0"),
+        (["--workers-per-machine", "0"], "ranks_per_machine is 0"),
         (["--cores", "-2"], "cores is -2"),
         (["--bucket-mb", "0"], "bucket-mb is 0"),
         (["--json", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
-        (["--chart", "plan.png"], ".svg or .html"),
+        (["--report", "plan.png"], "ends in .html"),
     ],
     ids=str,
 )

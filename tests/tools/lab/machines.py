@@ -4,9 +4,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
-from thinwire.tools.lab import network
 from thinwire.tools.lab.lab import Lab
+from thinwire.tools.lab.record import Record
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 
@@ -19,9 +21,28 @@ def links() -> set[str]:
     return {line.split(": ")[1] for line in shown.stdout.splitlines()}
 
 
-def namespaces(name: str) -> set[str]:
-    """What there is of a lab."""
-    return {each for each in network.existing() if each.startswith(f"thinwire-{name}-")}
+def networks(lab: Record) -> set[str]:
+    """The network namespaces of a lab: of its hosts and of its switch."""
+    return {network(pid) for pid in (*lab.pids, lab.switch)}
+
+
+def network(pid: int | str) -> str:
+    """The network namespace of a process; nothing if there is no such process."""
+    with suppress(OSError):
+        return str(Path(f"/proc/{pid}/ns/net").readlink())
+    return ""
+
+
+def users(found: set[str]) -> list[int]:
+    """The processes in network namespaces: without any, a namespace is gone."""
+    pids = (path.name for path in Path("/proc").glob("[0-9]*"))
+    return [int(pid) for pid in pids if network(pid) in found]
+
+
+def running(lab: Record) -> list[int]:
+    """The processes on a lab's hosts, but for those that hold the namespaces."""
+    hosts = {network(pid) for pid in lab.pids}
+    return [pid for pid in users(hosts) if pid not in lab.pids]
 
 
 def said(lab: Lab, *command: str) -> list[tuple[int, str]]:

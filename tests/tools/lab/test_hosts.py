@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.lab.machines import PYTHON, links, namespaces, said
+from tests.tools.lab.machines import PYTHON, links, networks, said, users
 from thinwire.errors import LabError
-from thinwire.tools.lab import Lab, commands, network, record, verify
+from thinwire.tools.lab import Lab, commands, doctor, network, record, verify
 
 pytestmark = [pytest.mark.lab, pytest.mark.processes]
 
@@ -58,16 +58,16 @@ else:
 def test_hosts_are_what_was_asked_for_and_nothing_is_left_of_them():
     before = links()
     with Lab(hosts=3, rate="1gbit,100mbit,10mbit") as lab:
-        name = lab.record.name
-        assert len(namespaces(name)) == 4
+        name, there = lab.record.name, networks(lab.record)
+        assert len(there) == 4
         assert links() == before
         assert record.find_all().count(lab.record) == 1
         shown = said(lab, "tc", "qdisc", "show", "dev", "eth0")
         rates = [line.split(" rate ")[1].split()[0] for _, line in shown]
         assert rates == ["1Gbit", "100Mbit", "10Mbit"]
-        ports = commands.run("tc", "-n", lab.record.switch, "qdisc", "show")
+        ports = commands.run("tc", "qdisc", "show", pid=lab.record.switch)
         assert all(f"rate {rate} " in ports for rate in rates)
-    assert namespaces(name) == set()
+    assert users(there) == []
     assert links() == before
     assert name not in [each.name for each in record.find_all()]
 
@@ -81,7 +81,7 @@ def test_hosts_know_only_the_lab():
         ]
         assert said(lab, "ip", "-6", "address", "show", "eth0") == []
         # The switch has no address through which a host could reach the machine.
-        switch = commands.run("ip", "-n", lab.record.switch, "-j", "address")
+        switch = commands.run("ip", "-j", "address", pid=lab.record.switch)
         assert not any(link.get("addr_info") for link in json.loads(switch))
 
 
@@ -94,18 +94,28 @@ def test_two_labs_at_once_do_not_meet():
         with pytest.raises(LabError, match="choose one with --lab NAME"):
             Lab.find()
         assert Lab.find(one.record.name).record == one.record
+        there = networks(one.record)
         one.down()
+        assert users(there) == []
         assert said(two, *whoami) == [(0, "0 of 2"), (1, "1 of 2")]
-    assert namespaces(one.record.name) | namespaces(two.record.name) == set()
 
 
 def test_a_lab_that_cannot_be_built_leaves_nothing(monkeypatch):
+    there, build = set(), network.build
+
+    def notice(built):
+        there.update(networks(built))
+        build(built)
+
+    monkeypatch.setattr(network, "build", notice)
     monkeypatch.setattr(network, "_host", lambda *_: ["nonsense"])
     lab = Lab(hosts=2)
     with pytest.raises(LabError, match="nonsense"), lab:
         pass
-    assert namespaces(lab.record.name) == set()
+    assert len(there) == 3
+    assert users(there) == []
     assert not lab.record.file.exists()
+    assert not lab.record.names.exists()
 
 
 def test_a_cut_host_stalls_and_goes_on_when_healed():
@@ -162,3 +172,12 @@ def test_torch_all_reduces_between_hosts(tmp_path: Path):
         0: "2 3000.0",
         1: "2 3000.0",
     }
+
+
+def test_messages_are_late_where_the_kernel_can_delay_them(monkeypatch):
+    if not all(check.there for check in doctor.examine()):
+        pytest.skip("this kernel has no netem")
+    monkeypatch.setattr(verify, "_LONG_SECONDS", 0.1)
+    with Lab(hosts=2, delay="20ms") as lab:
+        measured = verify.measure(lab.record)
+    assert min(each.measured for each in measured.messages) > 0.02

@@ -1,10 +1,13 @@
 """The commands of `thinwire lab`, on a lab that stays between them."""
 
+import os
+import signal
+
 import pytest
 
-from tests.tools.lab.machines import namespaces
+from tests.tools.lab.machines import eventually, networks, users
 from thinwire.tools.cli import main
-from thinwire.tools.lab import network, record
+from thinwire.tools.lab import Lab, record
 
 pytestmark = [pytest.mark.lab, pytest.mark.processes]
 
@@ -21,7 +24,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(record, "FOLDER", tmp_path)
     yield
     for each in record.find_all():
-        network.remove(each)
+        Lab.find(each.name).down()
 
 
 def test_a_lab_stays_until_it_is_taken_down(capfd):
@@ -29,13 +32,20 @@ def test_a_lab_stays_until_it_is_taken_down(capfd):
     code, out, _ = run(capfd, "up", "--hosts", "2", "--rate", "1gbit", "--lab", name)
     assert code == 0
     assert f"Lab {name}: 2 hosts at 1gbit" in out
-    assert len(namespaces(name)) == 3
+    (found,) = record.find_all()
+    there = networks(found)
+    assert len(there) == 3
 
     code, out, _ = run(capfd, "run", "--", "sh", "-c", "echo I am $RANK -x")
     assert (code, sorted(out.splitlines())) == (0, ["[0] I am 0 -x", "[1] I am 1 -x"])
     code, _, err = run(capfd, "run", "sh", "-c", "exit $((RANK * 3))")
     assert code == 3
-    assert "host 1 failed (3)" in err
+    assert "rank 1 failed (3)" in err
+
+    show = ["sh", "-c", "echo $LOCAL_RANK of $LOCAL_WORLD_SIZE"]
+    code, out, _ = run(capfd, "run", "--ranks-per-host", "2", "--", *show)
+    assert code == 0
+    assert sorted(out.splitlines()) == [f"[{r}] {r % 2} of 2" for r in range(4)]
 
     assert run(capfd, "cut", "1") == (0, "", "")
     assert run(capfd, "list")[1] == f"{name}: 2 hosts at 1gbit; cut off: 1\n"
@@ -44,7 +54,7 @@ def test_a_lab_stays_until_it_is_taken_down(capfd):
 
     assert run(capfd, "up", "--lab", name)[0] == 2
     assert run(capfd, "down") == (0, f"Lab {name}: down\n", "")
-    assert namespaces(name) == set()
+    assert users(there) == []
 
 
 def test_one_of_several_is_chosen(capfd):
@@ -54,17 +64,21 @@ def test_one_of_several_is_chosen(capfd):
     code, _, err = run(capfd, "down")
     assert code == 2
     assert f"several labs are up ({', '.join(names)})" in err
+    one, two = (networks(each) for each in record.find_all())
     assert run(capfd, "down", "--lab", names[0])[1] == f"Lab {names[0]}: down\n"
-    assert namespaces(names[0]) == set()
-    assert len(namespaces(names[1])) == 2
-    assert run(capfd, "down", "--lab", names[1])[0] == 0
+    assert users(one) == []
+    assert users(two) != []
+    assert run(capfd, "down", "--all")[0] == 0
+    assert users(two) == []
 
 
-def test_down_removes_what_a_killed_lab_left(capfd):
+def test_nothing_is_left_of_a_lab_whose_process_was_killed(capfd):
     name = record.new_name()
-    run(capfd, "up", "--hosts", "1", "--lab", name)
-    record.Record(name, (10**9,), record.Owner(1, "gone")).replace()
-    code, out, _ = run(capfd, "down")
-    assert code == 0
-    assert f"Lab {name}: its process is dead; removed what it left" in out
-    assert namespaces(name) == set()
+    run(capfd, "up", "--hosts", "2", "--lab", name)
+    (found,) = record.find_all()
+    there = networks(found)
+    os.kill(found.owner.pid, signal.SIGKILL)
+    assert eventually(lambda: users(there) == [])
+    assert "No lab is up" in run(capfd, "list")[1]
+    assert not found.file.exists()
+    assert run(capfd, "up", "--hosts", "1", "--lab", name)[0] == 0

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.lab.machines import PYTHON, eventually, namespaces, said
-from thinwire.errors import LabError
-from thinwire.tools.lab import Lab, commands, lab, record
+from tests.tools.lab.machines import PYTHON, eventually, networks, running, said, users
+from thinwire.errors import ConfigError, LabError
+from thinwire.tools.lab import Lab, record
 
 pytestmark = [pytest.mark.lab, pytest.mark.processes]
 
@@ -34,22 +34,43 @@ def pair():
         yield found
 
 
-def running(lab_record):
-    """The processes in a lab's hosts."""
-    there = (lab_record.namespace(host) for host in range(lab_record.hosts))
-    pids = [commands.run("ip", "netns", "pids", each).split() for each in there]
-    return [pid for each in pids for pid in each]
-
-
 def test_the_environment_is_torchruns(pair):
     names = ("MASTER_ADDR", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    show = " ".join(f"${name}" for name in (*names, "GLOO_SOCKET_IFNAME"))
+    names += ("GROUP_RANK", "GROUP_WORLD_SIZE", "GLOO_SOCKET_IFNAME")
+    show = " ".join(f"${name}" for name in names)
     assert said(pair, "sh", "-c", f"echo {show}") == [
-        (0, "10.0.0.1 0 2 0 1 eth0"),
-        (1, "10.0.0.1 1 2 0 1 eth0"),
+        (0, "10.0.0.1 0 2 0 1 0 2 eth0"),
+        (1, "10.0.0.1 1 2 0 1 1 2 eth0"),
     ]
     ports = {line for _, line in said(pair, "sh", "-c", "echo $MASTER_PORT")}
     assert len(ports) == 1
+
+
+def test_ranks_of_a_host_share_its_network(pair):
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+    show = " ".join(f"${name}" for name in names)
+    lines = []
+    command = ["sh", "-c", f"echo {show} $(readlink /proc/self/ns/net)"]
+    outcome = pair.run(
+        command, ranks_per_host=2, tell=lambda *line: lines.append(line), timeout=20
+    )
+    assert outcome.codes == (0, 0, 0, 0)
+    found = [line.rsplit(" ", 1) for _, line in sorted(lines)]
+    given = [f"{rank} 4 {rank % 2} 2 {rank // 2}" for rank in range(4)]
+    assert [text for text, _ in found] == given
+    spaces = [space for _, space in found]
+    assert spaces[0] == spaces[1] != spaces[2] == spaces[3]
+
+
+@pytest.mark.parametrize("number", [0, 65])
+def test_too_few_and_too_many_ranks_on_a_host_are_refused(pair, number):
+    with pytest.raises(ConfigError, match=f"{number} ranks per host: give 1 to 64"):
+        pair.run(["true"], ranks_per_host=number)
+
+
+def test_a_lab_that_is_not_up_runs_nothing():
+    with pytest.raises(LabError, match="not up"):
+        Lab(hosts=2).run(["true"])
 
 
 def test_hosts_have_names_and_only_there(pair):
@@ -98,7 +119,7 @@ def test_what_a_process_leaves_in_the_background_ends_with_it(pair):
 
 
 def test_a_run_that_takes_too_long_is_an_error(pair):
-    with pytest.raises(LabError, match=r"hosts \[0, 1\] are not done after 0.1 s"):
+    with pytest.raises(LabError, match=r"ranks \[0, 1\] are not done after 0.1 s"):
         pair.run(["sleep", "60"], timeout=0.1)
     assert eventually(lambda: running(pair.record) == [])
 
@@ -165,27 +186,34 @@ def test_nothing_is_left_of_a_runner_that_is_ended(number):
     name = record.new_name()
     with started(RUNNER.format(name=name)) as process:
         (found,) = [each for each in record.find_all() if each.name == name]
+        there = networks(found)
         assert len(running(found)) >= 4
-        assert not found.abandoned
         os.killpg(process.pid, number)
         process.communicate()
     assert process.returncode != 0
-    assert eventually(lambda: namespaces(name) == set())
+    assert eventually(lambda: users(there) == [])
     assert eventually(lambda: not (found.file.exists() or found.names.exists()))
 
 
-def test_what_is_left_all_the_same_is_swept_up():
-    """As after a power cut: a record and namespaces without a process."""
-    left = Lab(hosts=2)
-    left.up()
-    try:
-        left.record = record.Record(
-            left.record.name, left.record.rates, record.Owner(os.getpid(), "1")
+def test_a_killed_lab_is_gone_and_its_run_fails():
+    lab, outcomes = Lab(hosts=2), []
+    heard = threading.Event()
+    with lab:
+        there = networks(lab.record)
+        waiting = threading.Thread(
+            target=lambda: outcomes.append(
+                lab.run(
+                    ["sh", "-c", "setsid sleep 60 & echo ready; wait"],
+                    tell=lambda *_: heard.set(),
+                )
+            )
         )
-        left.record.replace()
-        with pytest.raises(LabError):
-            Lab.find(left.record.name)
-        assert left.record.name in lab.sweep()
-        assert namespaces(left.record.name) == set()
-    finally:
-        left.down()
+        waiting.start()
+        assert heard.wait(20)
+        os.kill(lab.record.owner.pid, signal.SIGKILL)
+        waiting.join()
+    # The kernel kills both; the runner ends the other one if it sees one dead first.
+    codes, first = outcomes[0].codes, outcomes[0].failed
+    assert codes[first] == -signal.SIGKILL
+    assert codes[1 - first] in (-signal.SIGKILL, -signal.SIGTERM)
+    assert eventually(lambda: users(there) == [])

@@ -1,7 +1,14 @@
 import pytest
 
 from thinwire.errors import ConfigError
-from thinwire.tools.lab.shaping import Shape, parse_rates, rate_name, shapes
+from thinwire.tools.lab.shaping import (
+    Shape,
+    disciplines,
+    parse_loss,
+    parse_rates,
+    rate_name,
+    shapes,
+)
 from thinwire.tools.quantities import parse_rate
 
 FRAME = 1514
@@ -70,3 +77,26 @@ def test_the_card_of_a_link_and_its_discipline_agree():
 )
 def test_bursts_grow_where_processors_are_few(rates, processors, burst):
     assert {shape.burst for shape in shapes(rates, processors)} == {burst}
+
+
+def test_without_delay_and_loss_nothing_but_the_bucket_is_asked_of_the_kernel():
+    shape = Shape(10**8)
+    assert disciplines("eth0", shape) == [
+        f"qdisc replace dev eth0 root {shape.discipline()}"
+    ]
+
+
+def test_what_is_delayed_or_lost_goes_through_the_bucket_after_it():
+    shape = Shape(10**9)
+    late, bucket = disciplines("eth0", shape, delay=0.05, loss=0.001)
+    assert late.endswith("handle 1: netem limit 10417 delay 50000us loss 0.1%")
+    assert 0.05 * shape.rate / 8 <= 10417 * 600  # what is under way is not dropped
+    assert bucket.endswith(f"parent 1:1 handle 10: {shape.discipline()}")
+    assert "delay" not in disciplines("eth0", shape, loss=0.001)[0]
+    assert "loss" not in disciplines("eth0", shape, delay=0.001)[0]
+
+
+@pytest.mark.parametrize("text", ["", "0.1", "-1%", "51%", "1e1%", "all"])
+def test_what_is_no_loss_is_named(text):
+    with pytest.raises(ConfigError, match=f"loss is '{text}'"):
+        parse_loss(text)

@@ -6,7 +6,8 @@ import pytest
 
 from tests.tools.bench.figures import LABELS, LONG, reduction, row, training
 from tests.tools.report import browser
-from thinwire.tools.bench.report import page as report
+from tests.tools.report.figures import curves, plan, result
+from thinwire.tools.report.document import draw
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="no playwright: run `make test-report`"
@@ -38,6 +39,8 @@ TEXTS = """() => {
     const style = getComputedStyle(parent);
     const drawn = parent instanceof SVGElement;
     const scale = drawn ? parent.ownerSVGElement.getScreenCTM().a : 1;
+    if (getComputedStyle(parent).display === 'none' || !parent.getClientRects().length)
+      continue;
     const range = document.createRange();
     range.selectNodeContents(walker.currentNode);
     const box = drawn ? parent.getBoundingClientRect() : range.getBoundingClientRect();
@@ -45,23 +48,29 @@ TEXTS = """() => {
       text, colour: drawn ? style.fill : style.color, behind: behind(parent),
       letters: parseFloat(style.fontSize) * scale,
       box: [box.left, box.top, box.right, box.bottom],
-      chart: drawn ? [...document.querySelectorAll('svg')].indexOf(
-        parent.ownerSVGElement) : -1,
+      chart: [...document.querySelectorAll('svg, .bars')].filter(
+        chart => chart.getClientRects().length).indexOf(
+          drawn ? parent.ownerSVGElement : parent.closest('.bars')),
     });
   }
   return found;
 }"""
 
-CHARTS = """() => [...document.querySelectorAll('svg')].map(svg => {
-  const box = svg.getBoundingClientRect();
-  const marks = [...svg.querySelectorAll('rect, circle, polyline')];
-  const behind = getComputedStyle(svg.closest('figure')).backgroundColor;
+# Of every chart that is shown: where it is, its card, and its marks.
+CHARTS = """() => [...document.querySelectorAll('svg, .bars')].filter(
+    chart => chart.getClientRects().length).map(chart => {
+  const box = chart.getBoundingClientRect(), card = chart.closest('figure');
+  const style = getComputedStyle(card), frame = card.getBoundingClientRect();
+  const room = frame.width - parseFloat(style.paddingLeft)
+    - parseFloat(style.paddingRight);
+  const marks = [...chart.querySelectorAll('.bar i, circle.dot, polyline')];
   return {
-    box: [box.left, box.top, box.right, box.bottom], behind,
-    name: svg.getAttribute('aria-label'),
+    box: [box.left, box.top, box.right, box.bottom], behind: style.backgroundColor,
+    room, name: chart.getAttribute('aria-label'), drawn: chart.localName === 'svg',
     marks: marks.map(mark => {
       const style = getComputedStyle(mark), size = mark.getBoundingClientRect();
-      return {colour: mark.localName === 'polyline' ? style.stroke : style.fill,
+      const colours = {polyline: style.stroke, circle: style.fill};
+      return {colour: colours[mark.localName] || style.backgroundColor,
               width: size.width, height: size.height};
     }),
   };
@@ -82,10 +91,11 @@ def chromium():
 def address(tmp_path_factory):
     """A page with everything that a report can have."""
     rows = [row("torch", 0.1, wire=None, forecast=0.4), row("topk", 2e-4, wire=None)]
-    every = [reduction(4), reduction(8), training()]
+    every = [plan(), reduction(4), reduction(8), training(), curves()]
+    every += [result(), result("dense")]
     every.append(reduction(place="loopback", rows=rows))
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(report(json.loads(json.dumps(every))))
+    path.write_text(draw(json.loads(json.dumps(every))))
     return path.as_uri()
 
 
@@ -109,7 +119,7 @@ def opened(request, chromium, address):
 
 def test_nothing_is_wrong_or_asked_for(opened):
     assert opened.trouble == []
-    assert opened.title() == "thinwire bench"
+    assert opened.title() == "thinwire"
 
 
 def test_nothing_sticks_out_to_the_side(opened):
@@ -118,13 +128,14 @@ def test_nothing_sticks_out_to_the_side(opened):
     assert opened.evaluate("document.body.scrollWidth") <= width
 
 
-def test_charts_are_there_and_have_marks_one_can_see(opened):
+def test_charts_are_there_fill_their_cards_and_have_marks_one_can_see(opened):
     charts = opened.evaluate(CHARTS)
-    assert len(charts) == 1 + 4 * 3 + 1
+    # Of a plan 3, of reductions 2 each and their scaling, a step, curves, results 2.
+    assert len(charts) == 3 + 3 * 2 + 1 + 1 + 1 + 2
     for chart in charts:
         left, top, right, bottom = chart["box"]
-        assert right - left > 250
-        assert bottom - top > 50
+        assert right - left == pytest.approx(chart["room"], abs=1.5), chart["name"]
+        assert bottom - top > 25
         assert chart["name"]
         seen = [m for m in chart["marks"] if m["width"] > 1 and m["height"] > 1]
         assert seen, chart["name"]
@@ -133,10 +144,40 @@ def test_charts_are_there_and_have_marks_one_can_see(opened):
             assert contrast >= LEAST_MARK_CONTRAST, (chart["name"], mark)
 
 
+def test_ours_have_one_colour_and_what_is_compared_another(opened):
+    found = opened.evaluate("""() => ['ours', 'theirs'].map(side =>
+      [...new Set([...document.querySelectorAll(
+        `.row.${side} .fill, circle.dot.${side}`)].map(mark => {
+          const style = getComputedStyle(mark);
+          return mark.localName === 'circle' ? style.fill : style.backgroundColor;
+        }))])""")
+    assert [len(colours) for colours in found] == [1, 1]
+    assert found[0] != found[1]
+
+
+def test_a_verdict_comes_before_all_charts(opened):
+    tops = opened.evaluate("""() => ['.verdict', 'figure'].map(each =>
+      document.querySelector(each).getBoundingClientRect().top)""")
+    assert tops[0] < tops[1] < opened.viewport_size["height"]
+
+
+def test_exact_numbers_appear_under_a_pointer(opened):
+    row = opened.locator(".row", has_text="PowerSGD").first
+    tip = row.locator(".tip")
+    assert not tip.is_visible()
+    row.hover()
+    assert tip.is_visible()
+    assert "250.000 ms, quartiles 225.000 and 300.000" in tip.inner_text()
+    box, width = tip.bounding_box(), opened.viewport_size["width"]
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+    opened.mouse.move(0, 0)
+
+
 def test_all_text_can_be_read(opened):
     texts = opened.evaluate(TEXTS)
     said = {each["text"] for each in texts}
-    assert {*LABELS, LONG} <= said
+    assert {*LABELS[2:], LONG, "plain DDP", "PowerSGD, rank 1"} <= said
     for each in texts:
         assert ratio(each["colour"], each["behind"]) >= LEAST_CONTRAST, each
         assert each["letters"] >= LEAST_LETTERS, each

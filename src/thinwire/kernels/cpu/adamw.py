@@ -7,13 +7,11 @@ prefetched while others before it are computed.
 import math
 from collections.abc import Sequence
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from thinwire.kernels.adam import AdamList, AdamRules, AdamTensors
 from thinwire.kernels.cpu.arrays import Bits, Counts, Floats, Indices
@@ -34,11 +32,10 @@ from thinwire.kernels.cpu.intrinsics import (
 )
 from thinwire.kernels.cpu.threads import make, share_out
 
-# Addresses of the parameter, the gradient and the records, and the kind of its dtype.
+# Addresses of the parameter, the gradient and the records, kind of dtype, and size.
 Addresses = Bits
 Rules = tuple[Counts, Floats, Counts, Floats, Floats]
 
-_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 # Entries for which a second thread is worth waking: each costs 20 to 60 ns.
 _SHARE = 4096
 # How many entries of a list, and elements of a pass, prefetching is ahead.
@@ -49,7 +46,7 @@ _LEAD = 2048
 def adamw_at_(
     tensors: AdamTensors, rules: AdamRules, lists: Sequence[AdamList]
 ) -> None:
-    given = (_addresses(tensors), _arrays(rules))
+    given = (tensors.rows, _arrays(rules))
     share = max(
         _SHARE, -(-sum(len(e.indices) for e in lists) // torch.get_num_threads())
     )
@@ -63,40 +60,32 @@ def adamw_at_(
 
 
 def adamw_(tensors: AdamTensors, rules: AdamRules, *, everything: bool) -> None:
-    starts = _starts(tensors.params)
-    given = (_addresses(tensors), _arrays(rules), starts, everything)
+    starts = _starts(tensors)
+    given = (tensors.rows, _arrays(rules), starts, everything)
     share_out(partial(_update_all, *given), 0, int(starts[-1]), boundary=lambda p: p)
 
 
 def decay_(tensors: AdamTensors, rules: AdamRules) -> None:
-    starts = _starts(tensors.params)
-    given = (_addresses(tensors), _arrays(rules), starts)
+    starts = _starts(tensors)
+    given = (tensors.rows, _arrays(rules), starts)
     share_out(partial(_decay_all, *given), 0, int(starts[-1]), boundary=lambda p: p)
 
 
-def has_zero(grads: Sequence[Tensor]) -> bool:
-    found, starts = np.zeros(1, np.int64), _starts(grads)
-    given = (_addresses(AdamTensors(*[list(grads)] * 3)), starts, found)
+def has_zero(tensors: AdamTensors) -> bool:
+    found, starts = np.zeros(1, np.int64), _starts(tensors)
+    given = (tensors.rows, starts, found)
     share_out(partial(_find_zero, *given), 0, int(starts[-1]), boundary=lambda p: p)
     return bool(found[0])
-
-
-def _addresses(tensors: AdamTensors) -> Addresses:
-    rows = [
-        (param.data_ptr(), grad.data_ptr(), records.data_ptr(), _KINDS[param.dtype])
-        for param, grad, records in zip(*tensors, strict=True)
-    ]
-    return np.array(rows, np.int64).reshape(-1, 4)
 
 
 def _arrays(rules: AdamRules) -> tuple[NDArray[Any], ...]:
     return tuple(tensor.numpy() for tensor in rules)
 
 
-def _starts(params: Sequence[Tensor]) -> Bits:
-    return np.fromiter(
-        accumulate((param.numel() for param in params), initial=0), np.int64
-    )
+def _starts(tensors: AdamTensors) -> Bits:
+    starts = np.zeros(len(tensors.rows) + 1, np.int64)
+    np.cumsum(tensors.rows[:, 4], out=starts[1:])
+    return starts
 
 
 @part
@@ -146,8 +135,11 @@ def _update(place: Any, rule: Any, i: int, value: Any) -> None:
     if waited >= last:
         of_mean = of_square = np.float32(1.0) / steps
     momentum = factors[0, column] * load_float(record) + of_mean * value
-    energy = factors[2, column] * load_float(record + 4) + of_square * (value * value)
-    divisor = np.float32(math.sqrt(energy)) / numbers[1] + numbers[2]
+    square = value * value
+    energy = factors[2, column] * load_float(record + 4) + of_square * square
+    least = factors[5, column] * square
+    counted = least if least > energy else energy
+    divisor = np.float32(math.sqrt(counted)) / numbers[1] + numbers[2]
     reach = steps * factors[4, column]
     change = (numbers[0] * (momentum * reach)) / divisor
     kept = _load(param, kind, i) * decays[min(waited, pending)]
@@ -180,7 +172,7 @@ def _update_at(
         end = k + np.searchsorted(indices[k:], offsets[piece + 1])
         number = numbers[piece]
         if number >= 0:
-            param, grad, records, kind = addresses[number]
+            param, grad, records, kind, _ = addresses[number]
             rule, place = _rule(rules, number), (param, records, kind)
             size = 4 if kind == 0 else 2
             first = offsets[piece]
@@ -210,7 +202,7 @@ def _update_all(
         end = min(high, starts[number + 1]) - starts[number]
         if i >= end:
             continue
-        param, grad, records, kind = addresses[number]
+        param, grad, records, kind, _ = addresses[number]
         rule, place = _rule(rules, number), (param, records, kind)
         while i < end:
             step, marks = _marks(grad, kind, i, end)
@@ -243,7 +235,7 @@ def _decay_all(
     addresses: Addresses, rules: Rules, starts: Bits, low: int, high: int
 ) -> None:
     for number in range(len(addresses)):
-        param, _, records, kind = addresses[number]
+        param, _, records, kind, _ = addresses[number]
         numbers, _, decays, pending = _rule(rules, number)
         first = starts[number]
         for i in range(max(low, first) - first, min(high, starts[number + 1]) - first):
@@ -257,7 +249,7 @@ def _find_zero(
     addresses: Addresses, starts: Bits, found: Bits, low: int, high: int
 ) -> None:
     for number in range(len(addresses)):
-        _, grad, _, kind = addresses[number]
+        _, grad, _, kind, _ = addresses[number]
         i = max(low, starts[number]) - starts[number]
         end = min(high, starts[number + 1]) - starts[number]
         # Another thread may find one first.

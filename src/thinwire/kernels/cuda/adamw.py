@@ -5,7 +5,6 @@ Only `has_zero` waits for the device.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,11 @@ TILE: Any = tl.constexpr(512)
 # dtype, its size, and the first tile of it in a pass over all.
 COLUMNS: Any = tl.constexpr(6)
 NUMBERS: Any = tl.constexpr(5)
+FACTORS: Any = tl.constexpr(6)
 DECAYS: Any = tl.constexpr(65)
 
 # Passes over all elements.
 NONZERO, ALL, DECAY, FIND = range(4)
-
-_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
 @kernel
@@ -77,7 +75,7 @@ def _update(
     record = (records + 12 * i).to(tl.pointer_type(tl.float32))
     delivered = tl.load(record + 2, mask=inside, other=0.0)
     waited = (step - delivered).to(tl.int32)
-    factor = factors + pair * 5 * longest + tl.minimum(waited, longest - 1)
+    factor = factors + pair * FACTORS * longest + tl.minimum(waited, longest - 1)
     steps = tl.where(inside, waited, 1).to(tl.float32)
     rate = tl.div_rn(tl.full(steps.shape, 1.0, tl.float32), steps)
     long = waited >= longest - 1
@@ -90,10 +88,13 @@ def _update(
     momentum = of_momentum * tl.load(record, mask=inside, other=0.0) + of_mean * value
     of_energy = tl.load(factor + 2 * longest, mask=inside, other=0.0)
     energy = of_energy * tl.load(record + 1, mask=inside, other=0.0)
-    energy = energy + of_square * (value * value)
+    square = value * value
+    energy = energy + of_square * square
+    least = tl.load(factor + 5 * longest, mask=inside, other=0.0) * square
+    counted = tl.where(least > energy, least, energy)
     root = tl.load(number + 1, mask=inside, other=1.0)
     eps = tl.load(number + 2, mask=inside, other=1.0)
-    divisor = tl.div_rn(tl.sqrt_rn(energy), root) + eps
+    divisor = tl.div_rn(tl.sqrt_rn(counted), root) + eps
     size = tl.load(number, mask=inside, other=0.0)
     reach = steps * tl.load(factor + 4 * longest, mask=inside, other=0.0)
     change = tl.div_rn(size * (momentum * reach), divisor)
@@ -216,9 +217,9 @@ def _pass(
 def adamw_at_(
     tensors: AdamTensors, rules: AdamRules, lists: Sequence[AdamList]
 ) -> None:
-    rows, _ = _rows(*tensors)
+    rows, _ = _rows(tensors)
     tables = _tables(rules, rows.device)
-    halves = any(param.dtype != torch.float32 for param in tensors.params)
+    halves = _halves(tensors)
     for indices, offsets, numbers in lists:
         nnz, pieces = len(indices), len(numbers)
         if nnz:
@@ -244,24 +245,24 @@ def decay_(tensors: AdamTensors, rules: AdamRules) -> None:
     _run(DECAY, tensors, rules)
 
 
-def has_zero(grads: Sequence[Tensor]) -> bool:
-    if not grads:
+def has_zero(tensors: AdamTensors) -> bool:
+    if not tensors.params:
         return False
-    found = torch.zeros(1, dtype=torch.int32, device=grads[0].device)
+    found = torch.zeros(1, dtype=torch.int32, device=tensors.params[0].device)
     nothing = torch.zeros(1, dtype=torch.int32)
-    numbers = torch.zeros(1, 5)
+    numbers = torch.zeros(1, NUMBERS.value)
     rules = AdamRules(nothing, numbers, nothing, numbers[None], numbers)
-    _run(FIND, AdamTensors(list(grads), list(grads), list(grads)), rules, found)
+    _run(FIND, tensors, rules, found)
     return bool(found.item())
 
 
 def _run(
     what: int, tensors: AdamTensors, rules: AdamRules, found: Tensor | None = None
 ) -> None:
-    rows, tiles = _rows(*tensors)
+    rows, tiles = _rows(tensors)
     if tiles:
         tables = _tables(rules, rows.device)
-        halves = any(param.dtype != torch.float32 for param in tensors.params)
+        halves = _halves(tensors)
         _pass[(tiles,)](
             tables[0] if found is None else found,
             len(rows),
@@ -274,18 +275,16 @@ def _run(
         )
 
 
-def _rows(
-    params: Sequence[Tensor], grads: Sequence[Tensor], records: Sequence[Tensor]
-) -> tuple[Tensor, int]:
+def _rows(tensors: AdamTensors) -> tuple[Tensor, int]:
     """A table of all parameters on their device, and how many tiles they have."""
-    tiles = [0, *accumulate(cdiv(param.numel(), TILE.value) for param in params)]
-    rows = [
-        (*(each.data_ptr() for each in three), _KINDS[three[0].dtype], size, first)
-        for three, first in zip(zip(params, grads, records, strict=True), tiles)  # noqa: B905
-        for size in (three[0].numel(),)
-    ]
-    table = torch.from_numpy(np.array(rows, np.int64).reshape(-1, COLUMNS.value))
-    return table.to(params[0].device, non_blocking=True), tiles[-1]
+    tiles = np.cumsum([0, *-(-tensors.rows[:, 4] // TILE.value)])
+    table = torch.from_numpy(np.column_stack((tensors.rows, tiles[:-1])))
+    return table.to(tensors.params[0].device, non_blocking=True), int(tiles[-1])
+
+
+def _halves(tensors: AdamTensors) -> bool:
+    """Whether a parameter is of half precision."""
+    return bool(tensors.rows[:, 3].any())
 
 
 def _tables(rules: AdamRules, device: torch.device) -> tuple[Any, ...]:

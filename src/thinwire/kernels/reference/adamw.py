@@ -42,9 +42,9 @@ def decay_(tensors: AdamTensors, rules: AdamRules) -> None:
 
 
 @primitive
-def has_zero(grads: Sequence[Tensor]) -> bool:
+def has_zero(tensors: AdamTensors) -> bool:
     """Whether any element of any gradient is exactly zero."""
-    return any(bool((grad == 0).any()) for grad in grads)
+    return any(bool((grad == 0).any()) for grad in tensors.grads)
 
 
 def in_memory(tensor: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def _update(
     *,
     everything: bool = False,
 ) -> None:
-    param, grad, records = (in_memory(each[number]) for each in tensors)
+    param, grad, records = (in_memory(each[number]) for each in tensors[:3])
     values = grad[indices]
     if not everything:
         indices, values = indices[values != 0], values[values != 0]
@@ -75,13 +75,16 @@ def _update(
     waited = (step - records[3 * indices + 2]).long()
     steps = waited.float()
     found = factors[:, waited.clamp(max=last)]
-    of_momentum, of_mean, of_energy, of_square, reach = found
+    of_momentum, of_mean, of_energy, of_square, reach, of_least = found
     of_mean = torch.where(waited < last, of_mean, 1.0 / steps)
     of_square = torch.where(waited < last, of_square, 1.0 / steps)
+    square = value * value
     momentum = of_momentum * records[3 * indices] + of_mean * value
-    energy = of_energy * records[3 * indices + 1] + of_square * (value * value)
+    energy = of_energy * records[3 * indices + 1] + of_square * square
+    least = of_least * square
+    counted = torch.where(least > energy, least, energy)
     # By way of float64: torch's own root of a float32 is not always the nearest.
-    divisor = energy.double().sqrt().float() / root + eps
+    divisor = counted.double().sqrt().float() / root + eps
     change = (size * (momentum * (steps * reach))) / divisor
     kept = param[indices].float() * _decay(rules, rule, waited)
     param[indices] = (kept - change).to(param.dtype)

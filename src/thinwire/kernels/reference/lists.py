@@ -94,6 +94,21 @@ def join_contiguous(lists: Sequence[Sparse], blocks: Sequence[Block]) -> Sparse:
 
 
 @primitive
+def look_up(indices: Tensor, values: Tensor, wanted: Tensor, others: Tensor) -> Tensor:
+    """A list's value at each of the `wanted` indices, or that of `others` there.
+
+    `indices` and `wanted` ascend; `others` has a value for each of the wanted ones.
+
+    >>> look_up(torch.tensor([1, 4]), torch.ones(2), torch.arange(3, 6), torch.zeros(3))
+    tensor([0., 1., 0.])
+    """
+    if len(indices) == 0:
+        return others
+    at = torch.searchsorted(indices, wanted).clamp_(max=len(indices) - 1)
+    return torch.where(indices[at] == wanted, values[at], others)
+
+
+@primitive
 def strictly_increasing(
     indices: Tensor, size: int, *, errors: Tensor | None = None
 ) -> bool:

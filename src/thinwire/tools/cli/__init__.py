@@ -11,10 +11,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         from thinwire.tools.cli.app import app, run  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        if error.name not in _PACKAGES:
+        package = str(error.name).partition(".")[0]
+        if package not in _PACKAGES:
             raise
         sys.exit(
-            f"Error: the thinwire command needs {error.name}, which is not installed: "
+            f"Error: the thinwire command needs {package}, which is not installed: "
             "pip install 'thinwire[tools]'"
         )
     run(app, arguments)

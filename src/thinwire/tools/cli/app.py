@@ -1,4 +1,4 @@
-"""The commands and their options. Each command's work is in a module of its name."""
+"""The program `thinwire`: its commands are loaded when they are called."""
 
 import sys
 from collections.abc import Sequence
@@ -8,28 +8,18 @@ import typer
 from rich.console import Console
 
 from thinwire.errors import ThinwireError
-from thinwire.tools.cli import bench as bench_commands
-from thinwire.tools.cli import demo as demo_command
-from thinwire.tools.cli import doctor as doctor_command
-from thinwire.tools.cli import lab as lab_commands
-from thinwire.tools.cli import methods as methods_command
-from thinwire.tools.cli import plan as plan_command
-from thinwire.tools.cli.formatting import parse_count
-from thinwire.tools.cli.options import Density, Json
+from thinwire.tools.cli.command import Commands
 from thinwire.version import __version__
 
 app = typer.Typer(
     name="thinwire",
+    cls=Commands,
     help="Sparse gradients for data-parallel PyTorch on slow networks.",
     epilog="Start with: thinwire demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-app.add_typer(bench_commands.app, name="bench")
-app.add_typer(lab_commands.app, name="lab")
 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
@@ -61,50 +51,3 @@ def thinwire(
     ] = False,
 ) -> None:
     """Sparse gradients for data-parallel PyTorch on slow networks."""
-
-
-@app.command()
-def methods(
-    *,
-    size: Annotated[
-        str,
-        typer.Option(help="Elements of the gradient.", metavar="NUMBER"),
-    ] = "25e6",
-    density: Density = 0.01,
-    ranks: Annotated[int, typer.Option(help="Number of workers.")] = 8,
-    json: Annotated[bool, typer.Option(help="Print JSON instead of tables.")] = False,
-) -> None:
-    """List the methods, and what each would send for a gradient of some size."""
-    cards = methods_command.Cards(parse_count(size, "size"), density, ranks)
-    console = Console()
-    if json:
-        console.print_json(data=cards.as_dict())
-    else:
-        methods_command.show(cards, console)
-
-
-@app.command()
-def demo(
-    *,
-    methods: Annotated[
-        str,
-        typer.Option(help="Methods to compare, separated by commas, or 'all'."),
-    ] = demo_command.DEFAULT_METHODS,
-    workers: Annotated[int, typer.Option(help="Local processes to start.")] = 4,
-    seconds: Annotated[
-        float,
-        typer.Option(help="Time for everything; each method makes at least 10 steps."),
-    ] = 120.0,
-    density: Density = 0.01,
-    json: Json = None,
-) -> None:
-    """Train a small language model with each method; compare bytes and losses.
-
-    It learns from the source of Python's standard library, so nothing is downloaded.
-    """
-    settings = demo_command.settings(methods, workers, seconds, density)
-    demo_command.run(settings, Console(), json)
-
-
-app.command("plan")(plan_command.command)
-app.command("doctor")(doctor_command.command)

@@ -4,19 +4,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from thinwire.tools.bench import files, report
 from thinwire.tools.cli import bench_codecs, bench_net, bench_reduce, bench_train
+from thinwire.tools.cli import report as report_command
+from thinwire.tools.cli.command import Command
 from thinwire.tools.cli.launch import place
 from thinwire.tools.cli.options import Density, Json, Rate, Workers
+from thinwire.tools.cli.outputs import Outputs
 
 app = typer.Typer(
     help="Measure networks, reductions, training and codecs.", no_args_is_help=True
 )
 
 
-@app.command()
+@app.command(cls=Command)
 def net(
     *,
     workers: Workers = 4,
@@ -24,36 +25,25 @@ def net(
     out: Annotated[
         Path, typer.Option(help="Where the profile goes.", metavar="FILE")
     ] = Path("link.json"),
+    json: Json = None,
 ) -> None:
     """Measure latency and bandwidth between ranks; save them as a link profile.
 
     Start it on every rank, with torchrun or thinwire lab run. Alone it starts local
     processes, whose link is not shaped.
     """
-    bench_net.measure(place(workers, rate), out, Console())
+    bench_net.measure(place(workers, rate), out, Outputs(json))
 
 
-app.command("reduce")(bench_reduce.command)
-app.command("train")(bench_train.command)
+app.command("reduce", cls=Command)(bench_reduce.command)
+app.command("train", cls=Command)(bench_train.command)
 
 
-@app.command("report")
-def merge_reports(
-    figures: Annotated[
-        list[Path], typer.Argument(help="Files written with --json.", metavar="FILE...")
-    ],
-    *,
-    out: Annotated[
-        Path, typer.Option(help="Where the page goes.", metavar="FILE")
-    ] = Path("report.html"),
-) -> None:
-    """Draw figures of several runs on one page: one file of HTML, nothing else."""
-    files.check_folder(out)
-    out.write_text(report.page([files.read(path) for path in figures]))
-    Console().print(f"Report written to {out}", highlight=False, soft_wrap=True)
+# Its old place.
+app.command("report", hidden=True)(report_command.command)
 
 
-@app.command("codecs")
+@app.command("codecs", cls=Command)
 def codecs(
     *,
     tensor: Annotated[
@@ -76,4 +66,4 @@ def codecs(
     json: Json = None,
 ) -> None:
     """Encode the largest elements of a tensor with each codec: bits, time, error."""
-    bench_codecs.run(tensor, density, names, console=Console(), file=json)
+    bench_codecs.run(tensor, density, names, Outputs(json))

@@ -1,6 +1,5 @@
 """`thinwire bench codecs`: bits, time and error of codecs on a user's tensor."""
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,11 @@ from rich.table import Table
 
 from thinwire import catalog, kernels
 from thinwire.collectives.collective import check_density
-from thinwire.errors import ConfigError
 from thinwire.sparse import SparseVector
 from thinwire.tools.bench import tensors
 from thinwire.tools.bench.codecs import Measured, bound, largest, measure, one_thread
 from thinwire.tools.cli.formatting import share
+from thinwire.tools.cli.outputs import Outputs
 
 DEFAULT_CODECS = (
     "raw,elias-fano+bfloat16,rice+bfloat16,rice+int8,rice+log6,rice+log5,rice+log4,"
@@ -68,18 +67,15 @@ class Report:
         }
 
 
-def run(
-    tensor: Path, density: float, codecs: str, *, console: Console, file: Path | None
-) -> None:
+def run(tensor: Path, density: float, codecs: str, outputs: Outputs) -> None:
     """Measure, show a table that fits 80 columns, write the file if one is wanted."""
     check_density(density)
     names = list(dict.fromkeys(name.strip() for name in codecs.split(",")))
     chosen = {name: catalog.codec(name) for name in names}
-    if file is not None and not file.parent.is_dir():
-        raise ConfigError(f"cannot write {file}: there is no folder {file.parent}")
+    outputs.check()
     dense = tensors.load(tensor)
     rows = {}
-    with one_thread(), console.status("") as status:
+    with one_thread(), Console(stderr=True).status("") as status:
         vector = largest(dense, density)
         for name, codec in chosen.items():
             status.update(f"measuring {name}")
@@ -87,11 +83,9 @@ def run(
                 codec, vector, lambda indices: kernels.gather(dense, indices)
             )
     report = Report(tensor, density, vector, rows)
-    console.print(_table(report))
-    console.print(_NOTES, style="dim", highlight=False)
-    if file is not None:
-        file.write_text(json.dumps(report.as_dict(), indent=2) + "\n")
-        console.print(f"Figures written to {file}", highlight=False)
+    outputs.console.print(_table(report))
+    outputs.console.print(_NOTES, style="dim", highlight=False)
+    outputs.write(report.as_dict())
 
 
 def _row_as_dict(name: str, row: Measured) -> dict[str, Any]:

@@ -4,35 +4,37 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from thinwire.errors import ConfigError
 from thinwire.tools.bench import net
 from thinwire.tools.cli import formatting
 from thinwire.tools.cli.launch import Place, run
+from thinwire.tools.cli.outputs import Outputs
 from thinwire.tools.profile import Profile, typed
 from thinwire.tools.quantities import rate_text
+from thinwire.tools.report import files
 
 _MOST_SHOWN = 8  # ranks whose pairs fit a terminal
 
 
-def measure(where: Place, file: Path, console: Console) -> None:
+def measure(where: Place, file: Path, outputs: Outputs) -> None:
     """Measure, show, save."""
-    if not file.parent.is_dir():
-        raise ConfigError(f"cannot write {file}: there is no folder {file.parent}")
+    files.check_folder(file)
+    outputs.check()
     settings = net.Settings(shaped=where.shaped)
-    found = run(where, "net", asdict(settings), console)
+    found = run(where, "net", asdict(settings))
     if found is None:
         return
     profile = Profile(**typed(found))
     profile.write(file)
+    console = outputs.console
     console.print(_table(profile))
     if profile.ranks <= _MOST_SHOWN:
         console.print(_pairs(profile))
     for note in _notes(profile, where):
         console.print(note, style="dim", highlight=False, markup=False)
     console.print(f"Profile written to {file}", highlight=False, soft_wrap=True)
+    outputs.write(found)
 
 
 def rate(nbytes: float) -> str:
@@ -92,7 +94,7 @@ def _notes(profile: Profile, where: Place) -> list[str]:
         notes.append(
             "This link is not shaped: local processes over loopback, which is no slow "
             "network. On your own: torchrun ... --no-python thinwire bench net; for a "
-            "slow network on this machine, as root: thinwire lab up --rate 1gbit, then "
+            "slow network on this machine: thinwire lab up --rate 1gbit, then "
             "thinwire lab run -- thinwire bench net"
         )
     if where.shaped:

@@ -1,8 +1,6 @@
 """`thinwire bench reduce`: its table, its file, its report."""
 
-import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,17 +8,16 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from thinwire.tools.bench import files, report
 from thinwire.tools.bench.reduce import Settings
 from thinwire.tools.bench.torch_methods import DENSE
 from thinwire.tools.cli import formatting
-from thinwire.tools.cli.formatting import parse_count
 from thinwire.tools.cli.launch import Place, place, run, split
 from thinwire.tools.cli.options import (
     Codecs,
     Density,
     Json,
     Methods,
+    Parameters,
     Peers,
     Rate,
     ReportPage,
@@ -29,6 +26,10 @@ from thinwire.tools.cli.options import (
     peer_names,
     takes,
 )
+from thinwire.tools.cli.outputs import Outputs
+from thinwire.tools.quantities import parse_count
+from thinwire.tools.report import files
+from thinwire.tools.report.document import draw
 
 DEFAULT_METHODS = "bf16,topk,gtopk,spardl,gs-sgd"
 DEFAULT_PEERS = "torch-bf16,torch-fp16,powersgd-1,powersgd-2,powersgd-4"
@@ -39,8 +40,9 @@ _NOTES = """\
 median: of the slowest rank, from a common start to the mean on every rank; low, high: \
 its quartiles. cpu: processor time of a worker. wire: bytes that the busiest rank's \
 interface sent, TCP/IP included; sent: what the method counts. floor: 2 k (P - 1) / P \
-entries of 16 bits and the entropy of an index. error: of one reduction with nothing \
-remembered, |delivered - mean| / |mean|; what is not delivered stays in the residual.
+entries of 16 bits and the entropy of an index. error: what \
+one reduction alone leaves for later, |delivered - mean| / |mean|; near 100 % is usual \
+at a density of 1 %, as the rest is remembered and delivered in later steps.
 agree, exch.: waiting, for the wire and for other ranks.
 All verified in this run: every rank gets the same bits, and delivered plus residual \
 add up to the gradients."""
@@ -52,9 +54,7 @@ class ReduceOptions:
 
     methods: Methods = DEFAULT_METHODS
     peers: Peers = DEFAULT_PEERS
-    size: Annotated[
-        str, typer.Option(help="Elements of the gradient.", metavar="NUMBER")
-    ] = "14.7e6"
+    parameters: Parameters = "14.7M"
     density: Density = 0.01
     codec: Codecs = ""
     workers: Workers = 4
@@ -72,7 +72,7 @@ class ReduceOptions:
     def settings(self, where: Place) -> Settings:
         """The settings of every rank."""
         return Settings(
-            size=parse_count(self.size, "size"),
+            size=parse_count(self.parameters, "parameters"),
             density=self.density,
             methods=method_names(self.methods),
             codecs=split(self.codec),
@@ -93,46 +93,22 @@ def command(options: ReduceOptions) -> None:
     forecast for that rate.
     """
     where = place(options.workers, options.rate)
-    outputs = Outputs(options.json, options.page)
-    measure(where, options.settings(where), Console(), outputs)
+    measure(where, options.settings(where), Outputs(options.json, options.page))
 
 
-def measure(
-    where: Place, settings: Settings, console: Console, outputs: "Outputs"
-) -> None:
+def measure(where: Place, settings: Settings, outputs: Outputs) -> None:
     """Measure, show, save."""
     outputs.check()
     settings.check(where.workers)
-    found = run(where, "reduce", asdict(settings), console)
+    found = run(where, "reduce", asdict(settings))
     if found is None:
         return
+    console = outputs.console
     figures = {files.KIND: "reduce", "version": files.VERSION, **found}
     show(figures, console)
     for line in remarks(figures, where):
         console.print(line, style="yellow", highlight=False, markup=False)
-    outputs.write(figures, console)
-
-
-class Outputs:
-    """The files that were asked for."""
-
-    def __init__(self, figures: Path | None, page: Path | None) -> None:
-        self._figures, self._page = figures, page
-
-    def check(self) -> None:
-        """Refuse what could not be written, before anything is measured."""
-        for path in (self._figures, self._page):
-            if path is not None:
-                files.check_folder(path)
-
-    def write(self, figures: dict[str, Any], console: Console) -> None:
-        """Write them."""
-        if self._figures is not None:
-            self._figures.write_text(json.dumps(figures, indent=1) + "\n")
-            _say(f"Figures written to {self._figures}", console)
-        if self._page is not None:
-            self._page.write_text(report.page([figures]))
-            _say(f"Report written to {self._page}", console)
+    outputs.write(figures, lambda: draw([figures]))
 
 
 def show(figures: dict[str, Any], console: Console) -> None:
@@ -229,7 +205,3 @@ def _cells(row: dict[str, Any], dense: dict[str, Any], floor: float) -> list[str
 
 def _ms(seconds: float) -> str:
     return formatting.milliseconds(seconds).removesuffix(" ms")
-
-
-def _say(text: str, console: Console) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

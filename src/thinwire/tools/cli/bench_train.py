@@ -5,14 +5,12 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from thinwire.tools.bench import files
 from thinwire.tools.bench.torch_methods import DENSE
 from thinwire.tools.bench.train import ALONE, Settings
 from thinwire.tools.cli import formatting
-from thinwire.tools.cli.bench_reduce import DEFAULT_METHODS, Outputs
+from thinwire.tools.cli.bench_reduce import DEFAULT_METHODS
 from thinwire.tools.cli.launch import Place, place, run, split
 from thinwire.tools.cli.options import (
     Codecs,
@@ -27,6 +25,9 @@ from thinwire.tools.cli.options import (
     peer_names,
     takes,
 )
+from thinwire.tools.cli.outputs import Outputs
+from thinwire.tools.report import files
+from thinwire.tools.report.document import draw
 
 _NOTES = f"""\
 Forward, backward and the optimizer's step on the slowest rank, from a common start; \
@@ -81,19 +82,17 @@ def command(options: TrainOptions) -> None:
     Start it on every rank, with torchrun or thinwire lab run, or alone.
     """
     where = place(options.workers, options.rate)
-    outputs = Outputs(options.json, options.page)
-    measure(where, options.settings(where), Console(), outputs)
+    measure(where, options.settings(where), Outputs(options.json, options.page))
 
 
-def measure(
-    where: Place, settings: Settings, console: Console, outputs: Outputs
-) -> None:
+def measure(where: Place, settings: Settings, outputs: Outputs) -> None:
     """Measure, show, save."""
     outputs.check()
     settings.check(where.workers)
-    found = run(where, "train", asdict(settings), console)
+    found = run(where, "train", asdict(settings))
     if found is None:
         return
+    console = outputs.console
     figures = {files.KIND: "train", "version": files.VERSION, **found}
     console.print(_table(figures))
     console.print(_NOTES, style="dim", highlight=False)
@@ -105,7 +104,7 @@ def measure(
             highlight=False,
             markup=False,
         )
-    outputs.write(figures, console)
+    outputs.write(figures, lambda: draw([figures]))
 
 
 def _table(figures: dict[str, Any]) -> Table:

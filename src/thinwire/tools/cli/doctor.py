@@ -11,6 +11,8 @@ from rich.table import Table
 from thinwire.errors import ConfigError
 from thinwire.tools.cli import formatting
 from thinwire.tools.cli.bench_net import rate
+from thinwire.tools.cli.options import Json
+from thinwire.tools.cli.outputs import Outputs
 from thinwire.tools.doctor import between_ranks, of_a_rank
 from thinwire.tools.doctor.facts import Facts
 from thinwire.tools.doctor.findings import Findings, examined
@@ -27,7 +29,7 @@ def command(
     wait: Annotated[
         float, typer.Option(help="Seconds that ranks wait for each other.")
     ] = 30.0,
-    json: Annotated[bool, typer.Option(help="Print JSON instead of tables.")] = False,
+    json: Json = None,
 ) -> None:
     """Look for what slows ranks down or stops them, and say what to do about it.
 
@@ -36,14 +38,13 @@ def command(
     """
     if not 0 < wait < float("inf"):
         raise ConfigError(f"wait is {wait}: give seconds, above 0")
+    outputs = Outputs(json)
+    outputs.check()
     with examined(wait) as found:
         problems = _problems(found)
         if found.tells:
-            console = Console()
-            if json:
-                console.print_json(data=_as_dict(found, problems))
-            else:
-                _show(found, problems, console)
+            _show(found, problems, outputs.console)
+            outputs.write(_as_dict(found, problems))
     if problems:
         raise typer.Exit(1)
 

@@ -1,9 +1,5 @@
 """Numbers as text: bytes, milliseconds, counts, fractions."""
 
-from math import isfinite
-
-from thinwire.errors import ConfigError
-
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 _STEP = 1000
 
@@ -44,23 +40,6 @@ def share(part: float, whole: float) -> str:
     if not whole:
         return "-"
     return f"{_three_digits(100 * part / whole)} %"
-
-
-def parse_count(text: str, what: str) -> int:
-    """A whole number, written plainly or as 25e6.
-
-    >>> parse_count("25e6", "size"), parse_count("0", "size")
-    (25000000, 0)
-    """
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("nan")
-    if not isfinite(number) or number != int(number):
-        raise ConfigError(
-            f"{what} is {text!r}: give a whole number, such as 25000000 or 25e6"
-        )
-    return int(number)
 
 
 def _scaled(number: float) -> str:

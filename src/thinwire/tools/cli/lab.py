@@ -7,12 +7,15 @@ from rich.console import Console
 
 from thinwire.errors import LabError
 from thinwire.tools.cli import lab_verify
-from thinwire.tools.lab import Lab, doctor, lab, network, record
+from thinwire.tools.cli.command import Command
+from thinwire.tools.cli.options import Json
+from thinwire.tools.cli.outputs import Outputs
+from thinwire.tools.lab import Lab, doctor, network, record
 from thinwire.tools.lab.record import Record
 from thinwire.tools.lab.shaping import rate_name
 
 app = typer.Typer(
-    help="Hosts on slow links on this machine, with real TCP. Needs root.",
+    help="Hosts on slow links on this machine, with real TCP.",
     no_args_is_help=True,
 )
 
@@ -34,17 +37,24 @@ def up(
             "for each host."
         ),
     ] = "1gbit",
+    delay: Annotated[
+        str,
+        typer.Option(help="Of every message, one way, such as 20ms. Needs netem."),
+    ] = "0ms",
+    loss: Annotated[
+        str, typer.Option(help="Of the packets, such as 0.1%. Needs netem.")
+    ] = "0%",
     name: Annotated[
         str,
         typer.Option("--lab", help="Its name, if you care.", metavar="NAME"),
     ] = "",
 ) -> None:
-    """Build a lab that stays until it is taken down."""
-    built = Lab(hosts, rate, name=name)
-    built.up()
-    built.stay()
+    """Build a lab that stays until it is taken down. Needs no root."""
+    built = Lab(hosts, rate, delay=delay, loss=loss, name=name)
+    with built:
+        built.stay()
     _say(
-        f"Lab {built.record.name}: {_hosts(built.record)}. Latency is not shaped.\n"
+        f"Lab {built.record.name}: {_hosts(built.record)}.\n"
         "Run on every host:  thinwire lab run -- python script.py\n"
         "Take it down:       thinwire lab down"
     )
@@ -58,16 +68,19 @@ def run(
         list[str], typer.Argument(help="What to run on each, after --.")
     ],
     *,
+    ranks_per_host: Annotated[
+        int, typer.Option(help="Processes on each host, which share its link.")
+    ] = 1,
     name: Name = "",
 ) -> None:
-    """Run a command on every host, as torchrun would with one process on each.
+    """Run a command on every host, as torchrun would with as many processes on each.
 
     It ends with the first failure; its exit code is this command's.
     """
-    outcome = Lab.find(name).run(command)
+    outcome = Lab.find(name).run(command, ranks_per_host=ranks_per_host)
     if outcome.failed is not None:
         code = outcome.codes[outcome.failed]
-        _complain(f"host {outcome.failed} failed ({code}); the others were ended")
+        _complain(f"rank {outcome.failed} failed ({code}); the others were ended")
     raise typer.Exit(outcome.code)
 
 
@@ -77,18 +90,8 @@ def down(
     name: Name = "",
     everything: Annotated[bool, typer.Option("--all", help="Every lab.")] = False,
 ) -> None:
-    """Take a lab down, and remove what killed ones left behind."""
-    swept = lab.sweep()
-    for each in swept:
-        _say(f"Lab {each}: its process is dead; removed what it left")
-    if everything:
-        chosen = [each.name for each in record.find_all()]
-        for stray in lab.sweep_strays():
-            _say(f"Namespace {stray}: removed; there was no record of its lab")
-    elif swept and (name in swept or not (name or record.find_all())):
-        return
-    else:
-        chosen = [name]
+    """Take a lab down. One whose process was killed is gone already."""
+    chosen = [each.name for each in record.find_all()] if everything else [name]
     for each in chosen:
         found = Lab.find(each)
         found.down()
@@ -125,42 +128,44 @@ def show_needs() -> None:
         if check.there:
             _say(f"ok       {check.what}")
         elif check.optional:
-            _say(f"without  {check.what} (labs do not shape latency): {check.remedy}")
+            _say(f"without  {check.what} (no --delay, no --loss): {check.remedy}")
         else:
             _say(f"MISSING  {check.what}: {check.remedy}")
     if not all(check.there or check.optional for check in checks):
         raise typer.Exit(1)
 
 
-@app.command("verify")
+@app.command("verify", cls=Command)
 def verify_shaping(
     *,
     rate: Annotated[
         str, typer.Option(help="Rates to verify, separated by commas.")
     ] = "100mbit,1gbit",
     hosts: Annotated[int, typer.Option(help="Number of hosts.")] = 2,
-    json: Annotated[bool, typer.Option(help="Print JSON instead of a table.")] = False,
+    json: Json = None,
 ) -> None:
     """Measure whether links are as slow as they claim, with messages of all sizes.
 
     The exit code is 1 if anything is slower or faster than its link.
     """
-    if not lab_verify.run(rate.split(","), hosts, Console(), json=json):
+    if not lab_verify.run(rate.split(","), hosts, Outputs(json)):
         raise typer.Exit(1)
 
 
 def _hosts(each: Record) -> str:
     rates = dict.fromkeys(map(rate_name, each.rates))
     at = ", ".join(rates) if len(rates) == 1 else ", ".join(map(rate_name, each.rates))
+    at += f", {1e3 * each.delay:g} ms late" if each.delay else ""
+    at += f", {100 * each.loss:g} % lost" if each.loss else ""
     return f"{each.hosts} host{'s' if each.hosts > 1 else ''} at {at}"
 
 
 def _condition(each: Record) -> str:
-    if each.abandoned:
-        return "; its process is dead: thinwire lab down removes what is left"
+    if not each.pids:
+        return "; being built"
     try:
         off = network.hosts_cut_off(each)
-    except LabError:  # not root, or just being built
+    except LabError:  # just taken down
         return ""
     return f"; cut off: {', '.join(map(str, off))}" if off else ""
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from thinwire.tools.cli.formatting import milliseconds, nbytes, share
+from thinwire.tools.cli.outputs import Outputs
 from thinwire.tools.lab.shaping import rate_name
 from thinwire.tools.lab.verify import Measured, Timed, holds_rate, verify
 
@@ -21,15 +22,14 @@ slowest counts; where that does not hold, this machine cannot carry so many host
 this rate. Latency is not shaped."""
 
 
-def run(rates: Sequence[str], hosts: int, console: Console, *, json: bool) -> bool:
+def run(rates: Sequence[str], hosts: int, outputs: Outputs) -> bool:
     """Measure and show; whether all rates hold and all messages are shaped."""
+    outputs.check()
     with Console(stderr=True).status("sending messages between two hosts"):
         measured = [verify(rate, hosts) for rate in rates]
-    if json:
-        console.print_json(data=[_as_dict(each) for each in measured])
-    else:
-        console.print(_table(measured, hosts))
-        console.print(_NOTES, style="dim", highlight=False)
+    outputs.console.print(_table(measured, hosts))
+    outputs.console.print(_NOTES, style="dim", highlight=False)
+    outputs.write([_as_dict(each) for each in measured])
     return all(each.holds for each in measured)
 
 

@@ -82,9 +82,10 @@ def place(workers: int, rate: str = "") -> Place:
 
 
 def run(
-    where: Place, job: str, settings: dict[str, Any], console: Console
+    where: Place, job: str, settings: dict[str, Any], console: Console | None = None
 ) -> dict[str, Any] | None:
-    """The result of a job; None on ranks other than 0."""
+    """The result of a job, None on ranks other than 0; progress on standard error."""
+    console = console or Console(stderr=True)
     if where.kind == "ranks":
         return _among(job, settings, console)
     command = [job, json.dumps(settings)]
@@ -94,7 +95,7 @@ def run(
             with Lab(where.workers, where.rate) as lab:
                 code = lab.run([*_WORKER, *command], tell=listener.hear).code
         else:
-            code = _local(where.workers, command, listener)
+            code = local(where.workers, [*_WORKER[2:], *command], listener)
     return listener.conclude(code)
 
 
@@ -113,8 +114,12 @@ def _among(
 class Listener:
     """Separates messages for this process from the other output of the ranks."""
 
-    def __init__(self, on_progress: OnProgress) -> None:
-        self._on_progress = on_progress
+    def __init__(
+        self,
+        on_progress: Callable[[Any], None],
+        event: Callable[..., Any] = ProgressEvent,
+    ) -> None:
+        self._on_progress, self._event = on_progress, event
         self._found: dict[str, Any] = {}
         self._said: list[str] = []
 
@@ -127,7 +132,7 @@ class Listener:
             self._said.append(line)
             return
         if kind == "progress":
-            self._on_progress(ProgressEvent(**value))
+            self._on_progress(self._event(**value))
         else:
             self._found.setdefault(kind, value)
 
@@ -146,13 +151,13 @@ class Listener:
         return result
 
 
-def _local(workers: int, command: Sequence[str], listener: Listener) -> int:
-    """The exit code of local processes, which talk over loopback."""
+def local(workers: int, module: Sequence[str], listener: Listener) -> int:
+    """The exit code of local processes of a module, which talk over loopback."""
     torchrun = [
         *(sys.executable, "-m", "torch.distributed.run"),
         *("--nnodes", "1", "--nproc-per-node", str(workers)),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
-        *("--local-addr", "127.0.0.1", "-m", "thinwire.tools.bench.worker"),
+        *("--local-addr", "127.0.0.1", "-m"),
     ]
     environment = {
         **os.environ,
@@ -161,7 +166,7 @@ def _local(workers: int, command: Sequence[str], listener: Listener) -> int:
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
     with subprocess.Popen(
-        [*torchrun, *command],
+        [*torchrun, *module],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -204,6 +209,7 @@ def _progress(job: str, console: Console) -> Iterator[OnProgress]:
 
 def _tenths(job: str, console: Console) -> Callable[[ProgressEvent], None]:
     shown = -1
+    console.print(f"{job}: starting", highlight=False)
 
     def on_progress(event: ProgressEvent) -> None:
         nonlocal shown

@@ -1,8 +1,9 @@
 """`thinwire methods`: the methods, and the cost of each for a given size."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -14,6 +15,9 @@ from thinwire.cost import Cost, Link
 from thinwire.errors import ConfigError
 from thinwire.sparse import keep_count
 from thinwire.tools.cli import formatting
+from thinwire.tools.cli.options import Density, Json, Parameters
+from thinwire.tools.cli.outputs import Outputs
+from thinwire.tools.quantities import parse_count
 
 LINKS = {
     "100 Mbit/s": Link(bandwidth=12.5e6),
@@ -28,6 +32,26 @@ codec: how lists become bytes; '-' where dense buffers travel.
 The times are floors, computed as bytes / bandwidth: no latency, no processor time. \
 All methods but dense also agree on finite gradients, which costs one all-reduce of a \
 few bytes."""
+
+_ALONE = (
+    "One worker sends nothing, whatever the method: give --workers 2 or more to see "
+    "bytes and times."
+)
+
+
+def command(
+    *,
+    parameters: Parameters = "25M",
+    density: Density = 0.01,
+    workers: Annotated[int, typer.Option(help="Number of workers.")] = 8,
+    json: Json = None,
+) -> None:
+    """List the methods, and what each would send for a gradient of some size."""
+    outputs = Outputs(json)
+    outputs.check()
+    cards = Cards(parse_count(parameters, "parameters"), density, workers)
+    show(cards, outputs.console)
+    outputs.write(cards.as_dict())
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +76,9 @@ class Cards:
 
     def __post_init__(self) -> None:
         if self.size < 0:
-            raise ConfigError(f"size is {self.size}: give the elements, 0 or more")
+            raise ConfigError(f"parameters is {self.size}: give 0 or more")
         if self.ranks < 1:
-            raise ConfigError(f"ranks is {self.ranks}: give the workers, 1 or more")
+            raise ConfigError(f"workers is {self.ranks}: give 1 or more")
         check_density(self.density)
 
     @property
@@ -111,6 +135,9 @@ class Cards:
 def show(cards: Cards, console: Console) -> None:
     """Show two tables that fit 80 columns, and explain their terms."""
     console.print(_list_table(cards))
+    if cards.ranks == 1:
+        console.print(_ALONE, highlight=False)
+        return
     console.print(_cost_table(cards))
     for card in cards.all():
         if card.why is not None:

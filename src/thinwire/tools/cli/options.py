@@ -18,16 +18,23 @@ Density = Annotated[
 ]
 Json = Annotated[
     Path | None,
-    typer.Option(help="Also write the figures to this file.", metavar="FILE"),
+    typer.Option(
+        help="Write the figures to this file as JSON; without a file, print them "
+        "instead of tables.",
+        metavar="[FILE]",
+    ),
 ]
-
+Parameters = Annotated[
+    str,
+    typer.Option(help="Elements of the gradient, such as 25M.", metavar="NUMBER"),
+]
 Workers = Annotated[
     int,
     typer.Option(help="Processes to start, where none were started by torchrun."),
 ]
 Rate = Annotated[
     str,
-    typer.Option(help="Measure in a lab of this rate, such as 1gbit. Needs root."),
+    typer.Option(help="Measure in a lab of this rate, such as 1gbit."),
 ]
 ReportPage = Annotated[
     Path | None,

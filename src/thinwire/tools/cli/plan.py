@@ -1,28 +1,27 @@
 """`thinwire plan`: forecasts the time of a step with each method."""
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from thinwire.cost import Link
 from thinwire.errors import ConfigError
 from thinwire.tools import profile
-from thinwire.tools.cli.formatting import parse_count
-from thinwire.tools.cli.options import Json, takes
-from thinwire.tools.cli.plan_report import Report, draw, shown
+from thinwire.tools.cli.options import Json, ReportPage, takes
+from thinwire.tools.cli.outputs import Outputs
+from thinwire.tools.cli.plan_report import Report, shown
+from thinwire.tools.cli.progress import telling
 from thinwire.tools.plan import machine
 from thinwire.tools.plan.candidates import Candidates, compared, with_teams
 from thinwire.tools.plan.forecast import Scenario, named
 from thinwire.tools.plan.model import count_parameters
-from thinwire.tools.quantities import parse_duration, parse_rate
+from thinwire.tools.quantities import parse_count, parse_duration, parse_rate
+from thinwire.tools.report.document import draw
 
 DEFAULT_METHODS = "dense,bf16,topk,gtopk,spardl,gs-sgd"
-CHARTS = (".svg", ".html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +37,7 @@ class PlanOptions:
     ] = None
     parameters: Annotated[
         str | None,
-        typer.Option(help="Or how many parameters it has: 100e6.", metavar="NUMBER"),
+        typer.Option(help="Or how many parameters it has: 100M.", metavar="NUMBER"),
     ] = None
     workers: Annotated[int, typer.Option(help="Number of workers.")]
     link: Annotated[
@@ -51,8 +50,12 @@ class PlanOptions:
     ]
     backward: Annotated[
         str,
-        typer.Option(help="How long a backward pass takes alone.", metavar="0.2s"),
-    ] = "0s"
+        typer.Option(
+            help="How long a backward pass takes alone; no time if not given.",
+            metavar="0.2s",
+            show_default=False,
+        ),
+    ] = ""
     methods: Annotated[
         str,
         typer.Option(
@@ -71,7 +74,7 @@ class PlanOptions:
             show_default=False,
         ),
     ] = None
-    ranks_per_machine: Annotated[
+    workers_per_machine: Annotated[
         int | None,
         typer.Option(help="How many workers share a machine's cores."),
     ] = None
@@ -79,15 +82,18 @@ class PlanOptions:
         int | None,
         typer.Option(help="Cores of such a machine; as many as here if not given."),
     ] = None
+    workers_per_host: Annotated[
+        int,
+        typer.Option(
+            help="How many workers share a host's link; forecasts `nodes` as well."
+        ),
+    ] = 1
     bucket_mb: Annotated[float, typer.Option(help="DDP's bucket_cap_mb.")] = 25.0
     recalibrate: Annotated[
         bool, typer.Option("--recalibrate", help="Measure this machine's speed anew.")
     ] = False
     json: Json = None
-    chart: Annotated[
-        Path | None,
-        typer.Option(help="Also draw to this file, .svg or .html.", metavar="FILE"),
-    ] = None
+    page: ReportPage = None
 
     def scenario(self) -> Scenario:
         """What is to be forecast, or an error that names the option."""
@@ -101,11 +107,12 @@ class PlanOptions:
             self._parameters(),
             self.workers,
             self._link() if found is None else found.link,
-            parse_duration(self.backward, "backward"),
+            parse_duration(self.backward, "backward") if self.backward else 0.0,
             rounds=None if found is None else found.rounds,
             ranks_per_machine=ranks_per_machine,
             cores=cores,
             bucket=round(self.bucket_mb * (1 << 20)),
+            workers_per_host=self.workers_per_host,
         )
 
     def candidates(self) -> Candidates:
@@ -116,6 +123,21 @@ class PlanOptions:
             [_density(each) for each in self.density.split(",")],
             [None if each is None else each.strip() for each in codecs],
         )
+
+    def assumed(self) -> str:
+        """What was not given and taken to be nothing, in words.
+
+        >>> PlanOptions(workers=8, link="1gbit").assumed()
+        'with no latency (--link 1gbit,100us) and no backward pass (--backward 0.2s)'
+        >>> PlanOptions(workers=8, link="1gbit,100us", backward="0s").assumed()
+        ''
+        """
+        missing = []
+        if self._profile() is None and "," not in self.link:
+            missing.append(f"no latency (--link {self.link},100us)")
+        if not self.backward:
+            missing.append("no backward pass (--backward 0.2s)")
+        return f"with {' and '.join(missing)}" if missing else ""
 
     def _parameters(self) -> int:
         if (self.model is None) == (self.parameters is None):
@@ -142,7 +164,7 @@ class PlanOptions:
         ranks = 1 if found is None else found.ranks_per_machine
         cores = (os.cpu_count() or 1) if found is None else found.cores
         return (
-            ranks if self.ranks_per_machine is None else self.ranks_per_machine,
+            ranks if self.workers_per_machine is None else self.workers_per_machine,
             cores if self.cores is None else self.cores,
         )
 
@@ -153,42 +175,25 @@ def command(options: PlanOptions) -> None:
 
     It may well say that dense is best.
     """
-    console = Console()
-    _check_files(options.json, options.chart)
-    report = _forecast(options, console)
-    console.print(shown(report))
-    if options.json is not None:
-        options.json.write_text(json.dumps(report.as_dict(), indent=2) + "\n")
-        console.print(f"Figures written to {options.json}", highlight=False)
-    if options.chart is not None:
-        draw(report, options.chart)
-        console.print(f"Chart written to {options.chart}", highlight=False)
+    outputs = Outputs(options.json, options.page)
+    outputs.check()
+    report = _forecast(options)
+    outputs.console.print(shown(report))
+    figures = report.as_dict()
+    outputs.write(figures, lambda: draw([figures]))
 
 
-def _forecast(options: PlanOptions, console: Console) -> Report:
+def _forecast(options: PlanOptions) -> Report:
     scenario, candidates = options.scenario(), options.candidates()
     choices = candidates.choices()
     for choice in choices:
         choice.check(scenario.workers)
     tried = [each for one in choices for each in with_teams(one, scenario.workers)]
-    with console.status("measuring this machine, once") as status:
+    with telling("measuring this machine, once") as tell:
         speeds = machine.known(
-            tried,
-            sharing=scenario.sharing,
-            anew=options.recalibrate,
-            tell=lambda what: status.update(f"measuring this machine, once: {what}"),
+            tried, sharing=scenario.sharing, anew=options.recalibrate, tell=tell
         )
-    return Report(scenario, compared(choices, scenario, speeds))
-
-
-def _check_files(file: Path | None, chart: Path | None) -> None:
-    for wanted in (file, chart):
-        if wanted is not None and not wanted.parent.is_dir():
-            raise ConfigError(
-                f"cannot write {wanted}: there is no folder {wanted.parent}"
-            )
-    if chart is not None and chart.suffix not in CHARTS:
-        raise ConfigError(f"chart is {chart}: give a file that ends in .svg or .html")
+    return Report(scenario, compared(choices, scenario, speeds), options.assumed())
 
 
 def _density(text: str) -> float:

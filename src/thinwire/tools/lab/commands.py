@@ -3,11 +3,16 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable
 
 from thinwire.errors import LabError
+from thinwire.tools.lab import enter
 
 _SECONDS = 30.0
+
+# Nothing of the user's Python is read: not the packages of site, not the folder.
+SCRIPT = [sys.executable, "-I", "-S"]
 
 
 def find(tool: str) -> str | None:
@@ -16,14 +21,19 @@ def find(tool: str) -> str | None:
     return shutil.which(tool, path=os.pathsep.join(folders))
 
 
-def run(tool: str, *arguments: str, script: str | None = None) -> str:
-    """What a command prints; `script` is its standard input."""
+def inside(pid: int, kinds: str = "net") -> list[str]:
+    """What to put before a command, to run it in namespaces of a process."""
+    return [*SCRIPT, enter.__file__, str(pid), kinds]
+
+
+def run(tool: str, *arguments: str, pid: int, script: str | None = None) -> str:
+    """What a command prints on the network of a process; `script` is its input."""
     path = find(tool)
     if path is None:
         raise LabError(f"there is no {tool}: install iproute2")
     try:
         done = subprocess.run(
-            [path, *arguments],
+            [*inside(pid), path, *arguments],
             input=script or "",
             capture_output=True,
             text=True,
@@ -38,9 +48,9 @@ def run(tool: str, *arguments: str, script: str | None = None) -> str:
     return done.stdout
 
 
-def batch(tool: str, namespace: str, lines: Iterable[str]) -> None:
-    """Many commands in one namespace, in one process."""
-    run(tool, "-n", namespace, "-batch", "-", script="\n".join(lines) + "\n")
+def batch(tool: str, pid: int, lines: Iterable[str]) -> None:
+    """Many commands on the network of a process, in one process."""
+    run(tool, "-batch", "-", pid=pid, script="\n".join(lines) + "\n")
 
 
 def _failure(command: list[str], script: str | None, complaint: str) -> str:

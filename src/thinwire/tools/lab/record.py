@@ -1,14 +1,15 @@
 """The record of a lab: a file that exists until the lab is removed.
 
-The file is written before the first namespace is made and removed after the last one,
-so that whatever a killed process leaves behind can be found. It lies beside the
-namespaces themselves, under /run, which only root can write.
+It names the process that the lab lives in, and one on each host, by which other
+processes get to its network. A record whose process has ended is no lab: it is removed
+when it is met.
 """
 
 import json
 import os
 import re
 import secrets
+import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,12 +17,24 @@ from typing import Any
 
 from thinwire.errors import ConfigError, LabError
 
-FOLDER = Path("/run/thinwire")
-PREFIX = "thinwire"
 MOST_HOSTS = 250
 
 _NAME = re.compile(r"[a-z0-9]{1,16}")
 _START_FIELD = 19  # of /proc/PID/stat, after the name: when the process started
+_RUN = Path("/run")
+
+
+def _folder() -> Path:
+    """Where this user's labs are recorded."""
+    if os.access(_RUN, os.W_OK):
+        return _RUN / "thinwire"
+    own = os.environ.get("XDG_RUNTIME_DIR", "")
+    user = os.geteuid() if hasattr(os, "geteuid") else 0
+    folder = own if os.access(own, os.W_OK) else tempfile.gettempdir()
+    return Path(folder) / f"thinwire-{user}"
+
+
+FOLDER = _folder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +61,14 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A lab's name, a rate in bits per second for each host, and its owner."""
+    """A lab's name, a rate in bits per second for each host, and where it lives."""
 
     name: str
     rates: tuple[int, ...]
-    owner: Owner | None = None  # None: it stays until it is taken down
+    owner: Owner  # its process; who builds it, until there is one
+    delay: float = 0.0  # seconds, each way
+    loss: float = 0.0  # of the packets, each way
+    pids: tuple[int, ...] = ()  # of a process on each host
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -68,19 +84,9 @@ class Record:
         return len(self.rates)
 
     @property
-    def abandoned(self) -> bool:
-        """Whether its owner ended without taking it down."""
-        return self.owner is not None and not self.owner.lives
-
-    @property
-    def switch(self) -> str:
-        """The namespace of the bridge."""
-        return f"{PREFIX}-{self.name}-switch"
-
-    @property
-    def namespaces(self) -> tuple[str, ...]:
-        """All of them, the switch last."""
-        return *(self.namespace(host) for host in range(self.hosts)), self.switch
+    def switch(self) -> int:
+        """The number of a process on the switch: the one that the lab lives in."""
+        return self.owner.pid
 
     @property
     def file(self) -> Path:
@@ -92,10 +98,6 @@ class Record:
         """The hosts' own /etc/hosts."""
         return FOLDER / f"{self.name}.hosts"
 
-    def namespace(self, host: int) -> str:
-        """The namespace of a host."""
-        return f"{PREFIX}-{self.name}-{host}"
-
     def address(self, host: int) -> str:
         """Its address; every lab uses the same ones, none can reach another."""
         return f"10.0.0.{host + 1}"
@@ -103,7 +105,9 @@ class Record:
     def create(self) -> None:
         """Write the file, which must not exist."""
         try:
-            FOLDER.mkdir(exist_ok=True)
+            find_all()  # one of this name may be gone
+            FOLDER.mkdir(mode=0o700, exist_ok=True)
+            _check_owner()
             with self.file.open("x") as file:
                 json.dump(asdict(self), file)
         except FileExistsError as error:
@@ -112,7 +116,9 @@ class Record:
                 f"thinwire lab down --lab {self.name}"
             ) from error
         except PermissionError as error:
-            raise LabError(f"cannot write {self.file}: a lab needs root") from error
+            raise LabError(
+                f"cannot write {self.file}: set XDG_RUNTIME_DIR to a folder of yours"
+            ) from error
 
     def replace(self) -> None:
         """Write the file anew; a reader finds the old one or the new one."""
@@ -132,11 +138,15 @@ def new_name() -> str:
 
 
 def find_all() -> list[Record]:
-    """The records of all labs."""
+    """The records of all labs of this user; those of labs that are gone are removed."""
     found = []
     for file in sorted(FOLDER.glob("*.json")):
         with suppress(FileNotFoundError):  # taken down meanwhile
-            found.append(_read(file))
+            each = _read(file)
+            if each.owner.lives:
+                found.append(each)
+            else:
+                each.forget()
     return found
 
 
@@ -144,13 +154,21 @@ def _read(file: Path) -> Record:
     text = file.read_text()
     try:
         data: dict[str, Any] = json.loads(text)
-        owner = Owner(**data["owner"]) if data["owner"] else None
-        return Record(data["name"], tuple(data["rates"]), owner)
+        data["owner"] = Owner(**data["owner"])
+        return Record(
+            **{**data, "rates": tuple(data["rates"]), "pids": tuple(data["pids"])}
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise LabError(
-            f"{file} is no record of a lab: remove it, and the namespaces that "
-            f"`ip netns list` shows as {PREFIX}-{file.stem}-*"
+            f"{file} is no record of a lab of this version: remove it"
         ) from error
+
+
+def _check_owner() -> None:
+    """In a folder for all users, somebody else may have made this one."""
+    found = FOLDER.stat()
+    if found.st_uid != os.geteuid():
+        raise PermissionError
 
 
 def _start(pid: int) -> str:

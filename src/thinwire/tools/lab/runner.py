@@ -1,4 +1,4 @@
-"""One process on every host: started and ended together, their output read."""
+"""Processes on every host: started and ended together, their output read."""
 
 import os
 import secrets
@@ -11,18 +11,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from thinwire.errors import LabError
+from thinwire.errors import ConfigError, LabError
 from thinwire.tools.lab import commands
-from thinwire.tools.lab.cleanup import CleanupProcess
 from thinwire.tools.lab.network import INTERFACE
 from thinwire.tools.lab.record import Record
 from thinwire.tools.lab.shaping import rate_name
 
-Tell = Callable[[int, str], None]  # a host, and a line it printed
-
-# Names for the hosts' addresses: torch looks them up, and complains if there are none.
-# `ip netns exec` has left the machine's mounts behind: other processes do not see them.
-_WITH_NAMES = 'mount --bind "$0" /etc/hosts 2>/dev/null; exec "$@"'
+Tell = Callable[[int, str], None]  # a rank, and a line it printed
 
 # The variable with the rates of all hosts' links, in order.
 RATES_VARIABLE = "THINWIRE_LAB_RATES"
@@ -32,41 +27,69 @@ _GRACE_SECONDS = 3.0
 # Below the ports that the kernel gives out, and another one for every run: two runs may
 # go on at once, and a port is not free at once after a process that was killed.
 _PORTS = range(20_000, 30_000)
+_MOST_PER_HOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The processes of a run: on every host of a lab as many as on the others."""
+
+    record: Record
+    per_host: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.record.pids:
+            raise LabError("the lab is not up")
+        if not 1 <= self.per_host <= _MOST_PER_HOST:
+            raise ConfigError(
+                f"{self.per_host} ranks per host: give 1 to {_MOST_PER_HOST}"
+            )
+
+    @property
+    def count(self) -> int:
+        """The number of all ranks."""
+        return self.record.hosts * self.per_host
+
+    def host(self, rank: int) -> int:
+        """The host of a rank: those of a host follow one another."""
+        return rank // self.per_host
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The exit code of every host's process; negative: the signal that ended it."""
+    """The exit code of every rank; negative: the signal that ended it."""
 
     codes: tuple[int, ...]
-    failed: int | None  # the first host to fail; the others were then ended
+    failed: int | None  # the first rank to fail; the others were then ended
 
     @property
     def code(self) -> int:
-        """The exit code of the run: 0, or that of the first host to fail."""
+        """The exit code of the run: 0, or that of the first rank to fail."""
         code = self.codes[self.failed] if self.failed is not None else 0
         return code if code >= 0 else 128 - code
 
 
-def print_line(host: int, line: str) -> None:
-    """Write a line after the number of its host."""
-    sys.stdout.write(f"[{host}] {line}\n")
+def print_line(rank: int, line: str) -> None:
+    """Write a line after the number of its rank."""
+    sys.stdout.write(f"[{rank}] {line}\n")
     sys.stdout.flush()
 
 
-def environment(record: Record, host: int, port: int) -> dict[str, str]:
-    """The variables that torchrun sets, for one process on each host."""
-    given = os.environ
+def environment(ranks: Ranks, rank: int, port: int) -> dict[str, str]:
+    """The variables that torchrun sets, with as many processes on each host."""
+    given, host = os.environ, ranks.host(rank)
     return {
         **given,
-        "MASTER_ADDR": record.address(0),
+        "MASTER_ADDR": ranks.record.address(0),
         "MASTER_PORT": str(port),
-        "RANK": str(host),
-        "WORLD_SIZE": str(record.hosts),
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks.count),
+        "LOCAL_RANK": str(rank % ranks.per_host),
+        "LOCAL_WORLD_SIZE": str(ranks.per_host),
+        "GROUP_RANK": str(host),
+        "GROUP_WORLD_SIZE": str(ranks.record.hosts),
         "GLOO_SOCKET_IFNAME": INTERFACE,
-        RATES_VARIABLE: ",".join(map(rate_name, record.rates)),
+        RATES_VARIABLE: ",".join(map(rate_name, ranks.record.rates)),
         # As torchrun does: the hosts share this machine's processors.
         "OMP_NUM_THREADS": given.get("OMP_NUM_THREADS", "1"),
         "PYTHONUNBUFFERED": given.get("PYTHONUNBUFFERED", "1"),
@@ -74,7 +97,7 @@ def environment(record: Record, host: int, port: int) -> dict[str, str]:
 
 
 def run(
-    record: Record,
+    ranks: Ranks,
     command: Sequence[str],
     *,
     tell: Tell = print_line,
@@ -86,23 +109,22 @@ def run(
     """
     if not command:
         raise LabError("no command: say what to run, such as: python script.py")
-    processes, cleanup = _Processes(record, tell), CleanupProcess()
+    processes = _Processes(ranks, tell)
     try:
         port = _PORTS[secrets.randbelow(len(_PORTS))]
-        for host in range(record.hosts):
-            processes.start(host, command, port, cleanup)
+        for rank in range(ranks.count):
+            processes.start(rank, command, port)
         failed = processes.wait(timeout)
     finally:
         processes.end()
-        cleanup.dismiss()  # not where a second Ctrl-C came first: it ends the rest
     return Outcome(processes.codes, failed)
 
 
 @dataclass
 class _Processes:
-    """The processes of a run, in order of host, and threads that read their output."""
+    """The processes of a run, in order of rank, and threads that read their output."""
 
-    record: Record
+    ranks: Ranks
     tell: Tell
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
     listeners: list[threading.Thread] = field(default_factory=list)
@@ -112,15 +134,13 @@ class _Processes:
     def codes(self) -> tuple[int, ...]:
         return tuple(process.returncode for process in self.processes)
 
-    def start(
-        self, host: int, command: Sequence[str], port: int, cleanup: CleanupProcess
-    ) -> None:
-        namespace, names = self.record.namespace(host), str(self.record.names)
-        enter = [commands.find("ip") or "ip", "netns", "exec", namespace]
+    def start(self, rank: int, command: Sequence[str], port: int) -> None:
+        pid = self.ranks.record.pids[self.ranks.host(rank)]
         process = subprocess.Popen(
-            [*enter, "sh", "-c", _WITH_NAMES, names, *command],
-            env=environment(self.record, host, port),
-            stdin=subprocess.DEVNULL,
+            [*commands.inside(pid, "all"), *command],
+            env=environment(self.ranks, rank, port),
+            # Its end, of whatever cause, ends the command and what that has started.
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -128,23 +148,22 @@ class _Processes:
             # A group of its own, so that what it starts can be ended with it.
             start_new_session=True,
         )
-        cleanup.end_group(process.pid)
-        listener = threading.Thread(target=self._listen, args=(host, process))
+        listener = threading.Thread(target=self._listen, args=(rank, process))
         listener.start()
         self.processes.append(process)
         self.listeners.append(listener)
 
     def wait(self, timeout: float | None) -> int | None:
-        """The host that failed first, or None when all are done."""
+        """The rank that failed first, or None when all are done."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             codes = [process.poll() for process in self.processes]
-            failed = [host for host, code in enumerate(codes) if code]
+            failed = [rank for rank, code in enumerate(codes) if code]
             if failed or None not in codes:
                 return failed[0] if failed else None
             if end is not None and time.monotonic() > end:
-                silent = [host for host, code in enumerate(codes) if code is None]
-                raise LabError(f"hosts {silent} are not done after {timeout} s")
+                silent = [rank for rank, code in enumerate(codes) if code is None]
+                raise LabError(f"ranks {silent} are not done after {timeout} s")
             time.sleep(_POLL_SECONDS)
 
     def end(self) -> None:
@@ -159,15 +178,17 @@ class _Processes:
             # Also where it has ended: what it started may hold its pipe open.
             _signal(process, signal.SIGKILL)
             process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
         for listener in self.listeners:
             listener.join(_GRACE_SECONDS)
 
-    def _listen(self, host: int, process: subprocess.Popen[str]) -> None:
+    def _listen(self, rank: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
                 with self.speaking:
-                    self.tell(host, line.rstrip("\n"))
+                    self.tell(rank, line.rstrip("\n"))
 
 
 def _signal(process: subprocess.Popen[str], number: int) -> None:

@@ -11,6 +11,7 @@ together carry more than 1 Gbit/s per processor: docs/reference/lab.md.
 """
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,11 @@ _LARGEST_SEGMENTS = 65536  # the kernel's default
 # As deep as a small switch's: several senders to one host wait rather than drop.
 _QUEUE_SECONDS = 50e-3
 _SHORTEST_QUEUE = 256_000
+
+_LEAST_DELAYED = 1000  # packets: the kernel's default
+_SMALL_FRAME = 600
+_PERCENT = re.compile(r"(\d+(?:\.\d*)?)%")
+_MOST_LOST = 50.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,41 @@ def shapes(rates: Sequence[int], processors: int | None = None) -> list[Shape]:
     crowd = sum(rates) / _CROWD / (processors or os.cpu_count() or 1)
     timer = _TIMER_SECONDS if crowd <= 1 else _CROWDED_TIMER_SECONDS * crowd
     return [Shape(rate, min(timer, _LATEST_TIMER_SECONDS)) for rate in rates]
+
+
+def disciplines(
+    interface: str, shape: Shape, delay: float = 0.0, loss: float = 0.0
+) -> list[str]:
+    """The lines for tc that shape what leaves an interface.
+
+    >>> disciplines("eth0", Shape(10**8), delay=0.02, loss=0.001)[0]
+    'qdisc replace dev eth0 root handle 1: netem limit 1000 delay 20000us loss 0.1%'
+    """
+    if not (delay or loss):
+        return [f"qdisc replace dev {interface} root {shape.discipline()}"]
+    # What is under way at once, in frames of the smallest size that a stream sends.
+    limit = max(_LEAST_DELAYED, round(delay * shape.rate / 8 / _SMALL_FRAME))
+    late = f" delay {1e6 * delay:.0f}us" if delay else ""
+    lost = f" loss {100 * loss:g}%" if loss else ""
+    return [
+        f"qdisc replace dev {interface} root handle 1: netem limit {limit}{late}{lost}",
+        f"qdisc replace dev {interface} parent 1:1 handle 10: {shape.discipline()}",
+    ]
+
+
+def parse_loss(text: str) -> float:
+    """The part of the packets that is lost.
+
+    >>> parse_loss("0.1%"), parse_loss("0%")
+    (0.001, 0.0)
+    """
+    match = _PERCENT.fullmatch(text.strip())
+    if not match or float(match[1]) > _MOST_LOST:
+        raise ConfigError(
+            f"loss is {text!r}: give a number from 0 to {_MOST_LOST:g} and %, such as "
+            "0.1%"
+        )
+    return float(match[1]) / 100
 
 
 def parse_rates(text: str, hosts: int) -> tuple[int, ...]:

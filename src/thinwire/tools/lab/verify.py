@@ -6,7 +6,6 @@ ever is faster.
 """
 
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -144,8 +143,8 @@ def _senders(
 
 
 def _start(record: Record, host: int, *arguments: str) -> _Process:
-    enter = [commands.find("ip") or "ip", "netns", "exec", record.namespace(host)]
-    script = [sys.executable, "-I", "-S", probe.__file__, *arguments]
+    enter = commands.inside(record.pids[host])
+    script = [*commands.SCRIPT, probe.__file__, *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen([*enter, *script], stdin=pipe, stdout=pipe, text=True)
 

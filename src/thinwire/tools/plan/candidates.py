@@ -1,11 +1,12 @@
 """The choices that a plan compares: methods, densities, codecs and numbers of teams."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thinwire.tools.plan.choice import Choice
 from thinwire.tools.plan.forecast import Forecast, Scenario, forecast
 from thinwire.tools.plan.machine import Machine
+from thinwire.tools.plan.on_nodes import crossing, forecast_on_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,27 @@ def compared(
 ) -> list[Forecast]:
     """The forecasts, the fastest step first; of teams, one and the best number."""
     rows: list[Forecast] = []
+    workers, local = scenario.workers, scenario.workers_per_host
     for choice in choices:
+        flat = replace(scenario, link=crossing(choice, scenario))
         teams = [
-            forecast(each, scenario, machine)
-            for each in with_teams(choice, scenario.workers)
+            replace(forecast(each, flat, machine), scenario=scenario)
+            for each in with_teams(choice, workers)
         ]
-        best = min(teams, key=lambda each: each.step)
-        rows += [best] if best is teams[0] else [teams[0], best]
+        rows += _first_and_best(teams)
+        if 1 < local < workers and choice.method != "dense":
+            rows += _first_and_best(
+                [
+                    forecast_on_nodes(each, scenario, machine)
+                    for each in with_teams(choice, workers // local)
+                ]
+            )
     return sorted(rows, key=lambda each: each.step)
+
+
+def _first_and_best(rows: list[Forecast]) -> list[Forecast]:
+    best = min(rows, key=lambda each: each.step)
+    return [best] if best is rows[0] else [rows[0], best]
 
 
 def _coded(method: str) -> bool:

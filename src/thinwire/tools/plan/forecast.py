@@ -33,7 +33,8 @@ class Scenario:
     """A model, its workers and their links; `backward` in seconds.
 
     `rounds` are the link's, where ranks have measured them; else they follow from its
-    latency, its bandwidth and this machine. `ranks_per_machine` share `cores` cores.
+    latency, its bandwidth and this machine. `ranks_per_machine` share `cores` cores,
+    and `workers_per_host` a link.
     """
 
     parameters: int
@@ -44,12 +45,23 @@ class Scenario:
     ranks_per_machine: int = 1
     cores: int = 1
     bucket: int = BUCKET_NBYTES
+    workers_per_host: int = 1
 
     def __post_init__(self) -> None:
         whole = ("parameters", "workers", "ranks_per_machine", "cores", "bucket")
-        for name in whole:
+        for name in (*whole, "workers_per_host"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
+        if self.workers % self.workers_per_host:
+            raise ConfigError(
+                f"workers_per_host is {self.workers_per_host}, which does not divide "
+                f"{self.workers} workers: every host must have equally many"
+            )
+        if self.workers_per_host > 1 and self.rounds is not None:
+            raise ConfigError(
+                f"workers_per_host is {self.workers_per_host} and the link is a "
+                "measured one, of which it is not known what hosts share: give a rate"
+            )
         if not 0 <= self.backward < inf:
             raise ConfigError(f"backward is {self.backward}: give seconds, 0 or more")
 
