@@ -60,7 +60,7 @@ class State:
             self._place = self._shards.place
         # What dense all-reduces in a step: all but rows.
         names = self._engine.units.layout.names
-        self._nbytes = sum(self._pieces[name].nbytes for name in names)
+        self._nbytes = sum(setup.wrapped.pieces[name].nbytes for name in names)
         self._compared = self._loaded = False
         # The pass after which nothing was left in any residual.
         self._flushed_after: int | None = None
