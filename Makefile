@@ -4,18 +4,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo docs test test-gpu test-report lint check laws fuzz chaos bench bench-gpu format build clean
+.PHONY: demo docs test test-gpu test-frameworks test-report lint check laws fuzz chaos bench bench-gpu format build clean
 
 demo: $(READY)
 	$(BIN)/thinwire demo
 
 # Two at a time: much of the suite waits for processes and for time-outs.
 test: $(READY)
-	$(BIN)/pytest -q -m "not slow and not gpu and not browser" -n 2 --dist worksteal
+	$(BIN)/pytest -q -m "not slow and not gpu and not browser and not frameworks" -n 2 --dist worksteal
 
 # On a machine with a CUDA device.
 test-gpu: $(READY)
 	$(BIN)/pytest -q -m gpu
+
+# Real training frameworks, on two processes each.
+test-frameworks: $(VENV)/.ready-for-frameworks
+	$(BIN)/pytest -q -m frameworks tests/integrations
 
 # Reports in a real browser, which is found or installed; its driver is kept in .browser.
 BROWSER := .browser
@@ -86,6 +90,10 @@ $(BROWSER)/.ready: $(READY)
 
 $(VENV)/.ready-to-fuzz: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	touch $@
+
+$(VENV)/.ready-for-frameworks: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test-frameworks]'
 	touch $@
 
 $(VENV)/.ready-for-docs: $(READY)

@@ -2,6 +2,11 @@
 
 torchrun --nproc-per-node 2 examples/ddp_topk.py                 # 20 steps, and save
 torchrun --nproc-per-node 2 examples/ddp_topk.py --resume --steps 40
+
+On two hosts that share the folder, the same on each of them:
+
+torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29400 \
+    examples/ddp_topk.py --folder SHARED_FOLDER
 """
 
 import argparse

@@ -218,10 +218,11 @@ def test_every_page_is_in_the_site():
         assert f" {page.relative_to(DOCS)}\n" in site, page
 
 
-def test_what_the_site_needs_is_pinned():
+@pytest.mark.parametrize("extra", ["docs", "test-frameworks"])
+def test_what_an_extra_needs_is_pinned(extra):
     pinned = (ROOT / "constraints.txt").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for need in project["optional-dependencies"]["docs"]:
+    for need in project["optional-dependencies"][extra]:
         assert f"{need.partition('[')[0]}==" in pinned
 
 

@@ -124,7 +124,7 @@ def fresh(
     Ranks in `lost` are not waited for. Rank `host` keeps the store; None: the parent.
     """
     store = _host_store() if host is None else None
-    port = store.port if store is not None else _free_port()
+    port = store.port if store is not None else free_port()
     ranks = [_Rank(r, size, port, group_timeout, host) for r in range(size)]
     try:
         for rank in ranks:
@@ -154,9 +154,9 @@ class _Rank:
         group_timeout: float = GROUP_SECONDS,
         host: int | None = None,
     ) -> None:
-        context = _context()
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(
+        forked = context()
+        self.connection, theirs = forked.Pipe()
+        self.process = forked.Process(
             target=_live,
             args=(theirs, rank, size, port, group_timeout, host),
             daemon=True,
@@ -199,22 +199,23 @@ class _Rank:
 
 # The kernels of most reductions.
 HOT = ("accumulate", "dense", "lists", "packet")
+# What processes are forked with; a test that needs more adds it before the first one.
+PRELOADED = ["torch._dynamo", "thinwire.hooks.attach"] + [
+    f"thinwire.kernels.cpu.{family}" for family in HOT
+]
 
 
 @cache
-def _context() -> multiprocessing.context.ForkServerContext:
+def context() -> multiprocessing.context.ForkServerContext:
     """Processes forked from one that has imported torch and done nothing else.
 
     Spawned ones would each import it again: seconds, on every core there is.
     """
-    context = multiprocessing.get_context("forkserver")
+    found = multiprocessing.get_context("forkserver")
     # What every rank would otherwise load by itself, DDP's torch._dynamo above all:
     # that takes a busy machine the better part of a minute.
-    context.set_forkserver_preload(
-        ["torch._dynamo", "thinwire.hooks.attach"]
-        + [f"thinwire.kernels.cpu.{family}" for family in HOT]
-    )
-    return context
+    found.set_forkserver_preload(PRELOADED)
+    return found
 
 
 def _collect(
@@ -282,10 +283,10 @@ def _run(group: TorchGroup, job: bytes) -> bytes:
         return pickle.dumps(Outcome(function(group, *args)))
     except BaseException as error:
         text = f"raised {where}:\n{traceback.format_exc()}"
-        return pickle.dumps(Outcome(error=_portable(error, text)))
+        return pickle.dumps(Outcome(error=portable(error, text)))
 
 
-def _portable(error: BaseException, text: str) -> BaseException:
+def portable(error: BaseException, text: str) -> BaseException:
     """The error itself if it survives pickling, else one that says the same."""
     try:
         copy = pickle.loads(pickle.dumps(error))
@@ -299,6 +300,6 @@ def _host_store() -> dist.TCPStore:
     return dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]

@@ -69,18 +69,22 @@ def time(monkeypatch):
     return made
 
 
-def test_the_clock_stands_still_while_the_loss_is_taken(time):
+def test_the_clock_stands_still_until_it_is_started(time):
     clock = Clock(Limits(10.0))
+    time.now += 7
+    clock.start()
     time.now += 3
-    with clock.standing_still() as now:
-        assert now == 3.0
-        time.now += 50
+    clock.stop()
+    time.now += 50
+    assert clock.seconds == 3.0
+    clock.start()
     time.now += 1
     assert clock.seconds == 4.0
 
 
 def test_a_run_stops_at_the_step_nearest_to_its_time(time):
     clock, looks = Clock(Limits(10.0)), []
+    clock.start()
     stop, stride = False, 1
     while not stop:
         time.now += 0.3 * stride
@@ -96,6 +100,7 @@ def test_a_run_stops_at_the_step_nearest_to_its_time(time):
 
 def test_a_fast_method_does_not_ask_after_every_step(time):
     clock = Clock(Limits(10.0))
+    clock.start()
     time.now += 0.125
     clock.steps += 8
     assert clock.plan() == (False, False, 32)
@@ -103,6 +108,7 @@ def test_a_fast_method_does_not_ask_after_every_step(time):
 
 def test_a_slow_method_makes_the_least_number_of_steps(time):
     clock = Clock(Limits(1.0, least=3))
+    clock.start()
     stops = []
     for _ in range(3):
         time.now += 5
@@ -115,6 +121,7 @@ def test_a_slow_method_makes_the_least_number_of_steps(time):
 
 def test_a_run_of_so_many_steps_ends_there(time):
     clock = Clock(Limits(100.0, most=7))
+    clock.start()
     stop, stride = False, 1
     while not stop:
         time.now += 0.01 * stride

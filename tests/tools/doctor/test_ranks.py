@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers import _free_port as free_port
+from tests.workers import free_port
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 

@@ -45,12 +45,9 @@ class ShardedModel:
         if not dist.is_initialized():
             return None
         mesh = self.mesh
-        if (
-            isinstance(mesh, DeviceMesh)
-            and mesh.ndim > 1
-            and mesh.size() < dist.get_world_size()
-        ):
-            return None  # refused everywhere, and the other ranks may not call this
+        world = dist.get_world_size()
+        if isinstance(mesh, DeviceMesh) and mesh.ndim > 1 and mesh.size() < world:
+            return None  # refused everywhere, and other ranks may not call this
         first = next(self.model.parameters(), None)
         device = torch.device("cpu") if first is None else first.device
         return TorchGroup(None, device=device), device

@@ -96,6 +96,7 @@ def run(chosen: Settings, options: Options) -> None:
             "same number of steps over loopback, where bytes cost nothing.",
             highlight=False,
         )
+    _warn_if_busy()
     with progress(chosen, console) as on_progress:
         runs = _train(chosen, where, on_progress)
     result = Result(chosen, tuple(runs), where.shaped, rate_text(where.bits or 0))
@@ -104,6 +105,17 @@ def run(chosen: Settings, options: Options) -> None:
         picture.write_text(chart.draw(runs, *result.captions))
         console.print(f"Picture: {picture.resolve()}", highlight=False, soft_wrap=True)
     outputs.write(result.as_dict())
+
+
+def _warn_if_busy() -> None:
+    """Say so if other processes already keep the processors busy."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores:
+        Console(stderr=True).print(
+            f"This machine is busy with other work (load {load:.0f} on {cores} "
+            "processors): methods that compute more will look slower than they are.",
+            highlight=False,
+        )
 
 
 def _train(

@@ -46,15 +46,14 @@ def progress(chosen: Settings, console: Console) -> Iterator[OnProgress]:
 
 
 def _lines(chosen: Settings, console: Console) -> OnProgress:
-    shown = (0, 0)
+    shown: dict[str, int] = {}
     console.print(f"starting {chosen.workers} workers", highlight=False)
 
     def on_progress(event: ProgressEvent) -> None:
-        nonlocal shown
         number = chosen.methods.index(event.method) + 1
-        now = (number, int(event.fraction * _PARTS))
-        if now > shown:
-            shown = now
+        part = int(event.fraction * _PARTS)
+        if part > shown.get(event.method, -1):
+            shown[event.method] = part
             console.print(
                 f"{number} of {len(chosen.methods)}, {methods.label(event.method)}: "
                 f"{event.seconds:.0f} s, step {event.step}, "
@@ -88,7 +87,7 @@ def _table(chosen: Settings, latest: dict[str, list[ProgressEvent]]) -> Group:
             f"{now.held_out:.2f}",
             _curve(events, latest),
         )
-    said = "Training the same model with each method in turn. Lower loss is better."
+    said = "Training the same model with each method, in turns. Lower loss is better."
     waiting = "" if latest else " Starting ..."
     return Group(Text(said + waiting), Text(), table)
 

@@ -2,13 +2,12 @@
 
 Weights, batches and their order follow from the seed alone, so that runs with
 different methods differ in the method only. The clock stands still while the loss on
-held-out text is taken, and has not started while kernels are compiled.
+held-out text is taken, while another method trains, and while kernels are compiled.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -116,11 +115,14 @@ class Run:
 
 
 class Clock:
-    """Training time on rank 0, by which all ranks look and stop at the same steps."""
+    """Training time on rank 0, by which all ranks look and stop at the same steps.
+
+    It stands still at first.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._since = time.monotonic()
+        self._since: float | None = None
         self._before = 0.0
         self.steps = 0
         self.looked = 0
@@ -128,7 +130,8 @@ class Clock:
     @property
     def seconds(self) -> float:
         """The time in which the clock did not stand still."""
-        return self._before + time.monotonic() - self._since
+        since = self._since
+        return self._before + (0.0 if since is None else time.monotonic() - since)
 
     @property
     def fraction(self) -> float:
@@ -137,16 +140,13 @@ class Clock:
         most = self._limits.most
         return min(max(of_time, self.steps / most if most else 0.0), 1.0)
 
-    @contextmanager
-    def standing_still(self) -> Iterator[float]:
-        """The time at which it stopped; it goes on with the end of the context."""
-        self._before = self.seconds
+    def stop(self) -> None:
+        """Stand still until it is started again."""
+        self._before, self._since = self.seconds, None
+
+    def start(self) -> None:
+        """Go on."""
         self._since = time.monotonic()
-        stopped = self._before
-        try:
-            yield stopped
-        finally:
-            self._before, self._since = stopped, time.monotonic()
 
     def plan(self) -> tuple[bool, bool, int]:
         """Whether to stop and to look now, and for how many steps not to ask again."""
@@ -173,72 +173,98 @@ class SentBytes:
         file = Path("/sys/class/net", name, "statistics", "tx_bytes")
         self._file = None if name.startswith("lo") else file
         self._trainer = trainer
-        self._apart = self.now()
+        self._start = 0.0
+        self.total = 0.0
 
-    def now(self) -> float:
-        """The count."""
+    def start(self) -> None:
+        """Count from now on."""
+        self._start = self._now()
+
+    def stop(self) -> None:
+        """What is sent from now on is not counted."""
+        self.total += self._now() - self._start
+
+    def _now(self) -> float:
         if self._file is not None:
             return float(self._file.read_text())
         return self._trainer.sent()
 
-    @property
-    def total(self) -> float:
-        """Without what was sent apart from training."""
-        return self.now() - self._apart
 
-    @contextmanager
-    def apart(self) -> Iterator[None]:
-        """What is sent meanwhile is not counted."""
-        start = self.now()
-        yield
-        self._apart += self.now() - start
+class Training:
+    """A method's run on this rank, which may be interrupted for another method's."""
 
+    def __init__(
+        self, method: str, recipe: Recipe, corpus: Corpus, limits: Limits
+    ) -> None:
+        _warm_up(method, recipe, corpus)
+        self._method, self._recipe, self._corpus = method, recipe, corpus
+        self._trainer = _trainer(method, recipe)
+        self._clock, self._sent = Clock(limits), SentBytes(self._trainer)
+        self._looks = [Look(0, 0.0, self._held_out())]
+        self._stride, self._done = 1, False
 
-def train(
-    method: str,
-    recipe: Recipe,
-    corpus: Corpus,
-    *,
-    limits: Limits,
-    on_progress: Callable[[ProgressEvent], None],
-) -> Run:
-    """Train from scratch until a limit is reached; all ranks stop together.
+    def go_on(
+        self, fraction: float, on_progress: Callable[[ProgressEvent], None]
+    ) -> None:
+        """Train until so much of the run is over; all ranks stop together."""
+        clock = self._clock
+        if self._done:
+            return
+        self._start()
+        while True:
+            for _ in range(self._stride):
+                batch = batch_of(self._recipe, self._corpus, clock.steps)
+                loss = loss_of(self._trainer.model, batch)
+                self._trainer.step(loss)
+                clock.steps += 1
+            self._done, look, over, self._stride = _agreed(clock, fraction)
+            self._stop()
+            if look:
+                now = Look(clock.steps, clock.seconds, self._held_out())
+                self._looks.append(now)
+                clock.looked = int(clock.fraction * LOOKS)
+            self._tell(on_progress, loss.item())
+            if over:
+                return
+            self._start()
 
-    Raises `ReplicaError` if the replicas are not bit-identical at the end.
-    """
-    _warm_up(method, recipe, corpus)
-    trainer = _trainer(method, recipe)
-    held_out = _of_all_ranks(held_out_loss(trainer.model.module, recipe, corpus))
-    looks = [Look(0, 0.0, held_out)]
-    sent, clock, stride, stop = SentBytes(trainer), Clock(limits), 1, False
-    while not stop:
-        for _ in range(stride):
-            batch = batch_of(recipe, corpus, clock.steps)
-            loss = loss_of(trainer.model, batch)
-            trainer.step(loss)
-            clock.steps += 1
-        stop, look, stride = _agreed(clock)
-        if look:
-            with clock.standing_still() as now, sent.apart():
-                held_out = held_out_loss(trainer.model.module, recipe, corpus)
-                looks.append(Look(clock.steps, now, _of_all_ranks(held_out)))
-            clock.looked = int(clock.fraction * LOOKS)
+    def end(self) -> Run:
+        """What it came to; raises `ReplicaError` if replicas differ in a bit."""
+        most = torch.tensor(self._sent.total)
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        self._trainer.check_replicas()
+        self._trainer.close()
+        size = sum(p.numel() for p in self._trainer.model.parameters())
+        return Run(self._method, tuple(self._looks), most.item(), size)
+
+    def _start(self) -> None:
+        self._sent.start()
+        self._clock.start()
+
+    def _stop(self) -> None:
+        self._clock.stop()
+        self._sent.stop()
+
+    def _tell(self, on_progress: Callable[[ProgressEvent], None], loss: float) -> None:
+        clock = self._clock
+        fraction = 1.0 if self._done else clock.fraction
         on_progress(
             ProgressEvent(
-                method,
+                self._method,
                 clock.steps,
                 clock.seconds,
-                1.0 if stop else clock.fraction,
-                loss.item(),
-                looks[-1].loss,
+                fraction,
+                loss,
+                self._looks[-1].loss,
             )
         )
-    most = torch.tensor(sent.total)
-    dist.all_reduce(most, dist.ReduceOp.MAX)
-    trainer.check_replicas()
-    trainer.close()
-    size = sum(p.numel() for p in trainer.model.parameters())
-    return Run(method, tuple(looks), most.item(), size)
+
+    def _held_out(self) -> float:
+        module = self._trainer.model.module
+        mine = held_out_loss(module, self._recipe, self._corpus)
+        total = torch.tensor(mine, dtype=torch.float64)
+        dist.all_reduce(total)
+        return total.item() / dist.get_world_size()
 
 
 def train_step(
@@ -287,19 +313,14 @@ def _warm_up(method: str, recipe: Recipe, corpus: Corpus) -> None:
     trainer.close()
 
 
-def _agreed(clock: Clock) -> tuple[bool, bool, int]:
+def _agreed(clock: Clock, fraction: float) -> tuple[bool, bool, bool, int]:
     """What rank 0's clock says, on every rank."""
-    plan = torch.tensor(clock.plan(), dtype=torch.int64)
+    stop, look, stride = clock.plan()
+    over = stop or clock.fraction >= fraction
+    plan = torch.tensor([stop, look, over, stride], dtype=torch.int64)
     dist.broadcast(plan, src=0)
-    stop, look, stride = plan.tolist()
-    return bool(stop), bool(look), stride
-
-
-def _of_all_ranks(mine: float) -> float:
-    """The mean over ranks."""
-    total = torch.tensor(mine, dtype=torch.float64)
-    dist.all_reduce(total)
-    return total.item() / dist.get_world_size()
+    stop, look, over, stride = plan.tolist()
+    return bool(stop), bool(look), bool(over), stride
 
 
 def _seed(recipe: Recipe, step: int) -> int:

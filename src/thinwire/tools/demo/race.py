@@ -1,4 +1,7 @@
-"""The demo: every method trains the same model for the same time, one after another."""
+"""The demo: every method trains the same model for the same time, in turns.
+
+What else runs on the machine then slows all of them down alike.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -9,11 +12,13 @@ import torch.distributed as dist
 
 from thinwire.errors import ConfigError
 from thinwire.tools.demo import methods
-from thinwire.tools.demo.loop import Limits, ProgressEvent, Recipe, Run, train
+from thinwire.tools.demo.loop import Limits, ProgressEvent, Recipe, Run, Training
 from thinwire.tools.demo.text import Corpus, standard_library
 
 # The first of several takes less than its time, so that slower ones can keep up.
 _FIRST_SHARE = 0.8
+
+TURNS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +57,22 @@ class Settings:
 
 
 def run(settings: Settings, on_progress: Callable[[ProgressEvent], None]) -> list[Run]:
-    """Train with every method in turn, on every rank of the process group."""
+    """Train with every method, on every rank of the process group."""
     cores = torch.get_num_threads()
     torch.set_num_threads(max(1, cores // dist.get_world_size()))
     corpus = Corpus.of(standard_library())
-    done: list[Run] = []
-    for method in settings.methods:
-        limits = settings.limits(done)
-        run = train(
-            method, settings.recipe, corpus, limits=limits, on_progress=on_progress
-        )
-        done.append(run)
-    return done
+    if settings.equal_steps:
+        done: list[Run] = []
+        for method in settings.methods:
+            training = Training(method, settings.recipe, corpus, settings.limits(done))
+            training.go_on(1.0, on_progress)
+            done.append(training.end())
+        return done
+    every = [
+        Training(method, settings.recipe, corpus, settings.limits([]))
+        for method in settings.methods
+    ]
+    for turn in range(1, TURNS + 1):
+        for training in every:
+            training.go_on(turn / TURNS, on_progress)
+    return [training.end() for training in every]
