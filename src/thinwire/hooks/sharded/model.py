@@ -68,8 +68,7 @@ class ShardedModel:
             _check_piece(name, pieces[name], cuts[name], place)
         return Wrapped(
             group=group,
-            # With one shard, all ranks reduce together.
-            everyone=group if place.shards == 1 else _get_default_group(),
+            everyone=_get_default_group(),  # of one shard too: ranks meet there
             parameters=parameters,
             rows=frozenset(),
             sizes={name: piece.numel() for name, piece in pieces.items()},
