@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from thinwire.errors import ConfigError
 from thinwire.hooks import agreement
+from thinwire.hooks.closed import CLOSED
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.passes import Passes, at_end_of_backward
 from thinwire.hooks.sharded.gradients import Run, Taken
@@ -81,6 +82,7 @@ class Reduction:
     def close(self) -> None:
         """Refuse further gradients, until another one watches the model."""
         self._closed = True
+        self._engine = self._passes = CLOSED  # the model keeps this object
 
     def reduce(self) -> None:
         """Reduce what `.grad` holds, outside of a backward pass."""
