@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import thinwire
+from tests.hooks.sharded.training import attached, mesh_of, run, sgd
 from tests.hooks.training import WIDTH, optimizer_of, residual_of, step_once
 from tests.workers import pool
 
@@ -46,3 +48,33 @@ def test_compiled_without_optimization_has_the_same_bits(where, scope):
         assert residual.keys() == kept.keys()
         assert all(torch.equal(residual[name], kept[name]) for name in residual)
         assert sent == bytes_ > 0
+
+
+def train_sharded(group, where):
+    """Parameters' names, and residuals, of a sharded model that is compiled, or not."""
+    torch._dynamo.reset()  # noqa: SLF001
+    mesh = mesh_of(1)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(WIDTH, 40), nn.Tanh(), nn.Linear(40, 8))
+    if where == "layer":
+        model[0] = torch.compile(model[0], backend="eager")
+    if where == "inside":
+        model = torch.compile(model, backend="eager")
+    model = fully_shard(model, mesh=mesh["shard"])
+    if where == "outside":
+        model = torch.compile(model, backend="eager")
+    state = attached(model, mesh)
+    run(model, state, sgd(model), range(3), group.rank)
+    state.check_replicas()
+    return residual_of(state)
+
+
+@pytest.mark.parametrize("where", ["layer", "inside", "outside"])
+def test_a_sharded_model_that_is_compiled_has_the_same_bits_and_names(where):
+    for kept, found in zip(
+        pool(2).run(train_sharded, None),
+        pool(2).run(train_sharded, where),
+        strict=True,
+    ):
+        assert kept.keys() == found.keys()
+        assert all(torch.equal(kept[name], found[name]) for name in kept)

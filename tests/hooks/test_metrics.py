@@ -37,6 +37,7 @@ def test_every_name_in_a_phase_is_one_that_is_timed():
 STABLE = {
     *("steps", "skipped_steps", "bytes_sent", "bytes_received", "dense_bytes"),
     *("rounds", "wait_ms", "density", "kept_density", "residual_norm"),
+    "bytes_sent_in_node",
     *(f"{phase}_ms" for phase in PHASES),
 }
 
@@ -93,6 +94,13 @@ def test_the_summary_says_whether_it_is_faster(choice, says):
     assert says in said
     assert "1 MB sent per step, 100 MB by dense (100 times as much)" in said
     assert "1 steps skipped" in said
+
+
+def test_the_summary_says_what_leaves_a_node():
+    found = dict.fromkeys(STABLE, 0.0) | {"steps": 2.0, "dense_bytes": 2e8}
+    found |= {"bytes_sent": 2e6, "bytes_sent_in_node": 1.5e6}
+    assert "(100 times as much), only 250 kB between nodes;" in summary_of(found)
+    assert "nodes" not in summary_of(found | {"bytes_sent_in_node": 0.0})
 
 
 def grown(group):

@@ -10,8 +10,8 @@ class _Closed:
 
     def __getattr__(self, name: str) -> object:
         raise ConfigError(
-            "this state is closed, and DDP cannot give up its hook: to train on, wrap "
-            "the module anew, model = DDP(model.module), and attach to that"
+            "this state is closed: to train on, attach again. DDP cannot give up its "
+            "hook, so wrap its module anew before, model = DDP(model.module)"
         )
 
 

@@ -125,7 +125,7 @@ _INNER = ("_orig_mod", "_forward_module")
 
 
 def unwrapped(model: object) -> Any:
-    """The DistributedDataParallel that wrappers hold, or what they hold instead.
+    """The DDP or sharded model that wrappers hold, or what they hold instead.
 
     >>> unwrapped(torch.compile(nn.Linear(2, 2)))
     Linear(in_features=2, out_features=2, bias=True)
@@ -134,7 +134,8 @@ def unwrapped(model: object) -> Any:
         # Not by getattr, which wrappers forward to what they hold.
         parts = model._modules  # noqa: SLF001 - there is no public way
         held = [parts[name] for name in _INNER if parts.get(name) is not None]
-        if not held or isinstance(model, DistributedDataParallel):
+        wrapped = isinstance(model, DistributedDataParallel) or is_sharded(model)
+        if not held or wrapped:
             break
         model = held[0]
     return model

@@ -99,6 +99,8 @@ def summary_of(found: Mapping[str, float]) -> str:
     ]
     if sent and dense:
         said[0] += f" ({dense / sent:.3g} times as much)"
+    if inside := found["bytes_sent_in_node"] / steps:
+        said[0] += f", only {_bytes(sent - inside)} between nodes"
     if "dense_ms" in found:
         ours, theirs = found["choice_ms"], found["dense_ms"]
         win = (

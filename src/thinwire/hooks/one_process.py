@@ -57,6 +57,21 @@ class OneProcessState(State):
                 "wrap the model in DistributedDataParallel"
             )
 
+    def flush(self) -> None:
+        # No pass has looked at the gradient. One that is not finite is dropped as a
+        # whole, as ranks do: the optimizer would not step, and the residual be lost.
+        if self._engine.units.has_states and not self._has_finite_gradient():
+            for parameter in self._parameters.values():
+                parameter.grad = None
+        super().flush()
+
+    def _has_finite_gradient(self) -> bool:
+        grads = [p.grad for p in self._parameters.values() if p.grad is not None]
+        values = [
+            grad.coalesce().values() if grad.is_sparse else grad for grad in grads
+        ]
+        return all(bool(each.isfinite().all()) for each in values)
+
     def _load(
         self,
         open_: Callable[[], Source | None],

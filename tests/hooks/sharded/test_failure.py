@@ -5,9 +5,11 @@ import signal
 import time
 
 import pytest
+import torch
 
 from tests.hooks.sharded.training import attached, build, run, sgd
-from tests.workers import fresh
+from tests.hooks.training import batch
+from tests.workers import fresh, pool
 from thinwire.errors import InconsistentStateError, PeerError
 
 pytestmark = pytest.mark.processes
@@ -60,3 +62,39 @@ def test_a_lost_rank_is_named(overlap, when):
             assert set(ranks) <= {2, 3}
             assert state == "refused"
         assert took < 4 * SECONDS
+
+
+class Fails(torch.autograd.Function):
+    """The identity, whose backward pass raises."""
+
+    @staticmethod
+    def forward(_, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_, grad):
+        raise ArithmeticError
+
+
+def go_on_after_an_error(group, overlap):
+    """What the next step says after a backward pass that raised half-way."""
+    model, mesh = build(2)
+    state = attached(model, mesh, overlap=overlap)
+    optimizer = sgd(model)
+    run(model, state, optimizer, range(3), group.rank, overlap=overlap)
+    # The last layer has its gradient then, and the others have none.
+    fail = model.middle.register_forward_hook(lambda *given: Fails.apply(given[-1]))
+    with pytest.raises(ArithmeticError):
+        model(batch(group.rank, 3)).square().mean().backward()
+    fail.remove()
+    try:
+        run(model, state, optimizer, [4], group.rank, overlap=overlap)
+    except InconsistentStateError:
+        return "refused"
+    state.check_replicas()
+    return "reduced"
+
+
+@pytest.mark.parametrize(("overlap", "then"), [(True, "refused"), (False, "reduced")])
+def test_a_step_after_a_backward_that_raised_is_not_left_unreduced(overlap, then):
+    assert pool(4).run(go_on_after_an_error, overlap) == [then] * 4

@@ -206,6 +206,22 @@ def test_it_is_refused_on_every_rank(case):
             assert words in said, said
 
 
+def one_wrong_of_one_shard(group):
+    """One shard, and a group of all ranks that is not the default one."""
+    model, _ = build(1)
+    replicas = dist.new_group([0, 1])
+    method = "topk" if group.rank else "nonsense"
+    try:
+        thinwire.attach(model, method, replicate_group=replicas, warn=False)
+    except ThinwireError as error:
+        return str(error)
+    return "nothing"
+
+
+def test_with_one_shard_it_is_refused_on_every_rank():
+    assert all("nonsense" in said for said in pool(2).run(one_wrong_of_one_shard))
+
+
 class Again(nn.Module):
     """A layer that runs twice, of which FSDP reduces the gradient once."""
 

@@ -247,6 +247,21 @@ def test_a_model_is_collected_with_its_state():
         assert all(collected), collected
 
 
+def closed(group):
+    """What is left of a closed state, while the model lives on."""
+    model, mesh = build(2)
+    state = attached(model, mesh)
+    run(model, state, sgd(model), range(2), group.rank)
+    left = weakref.ref(state._engine)  # noqa: SLF001
+    state.close()
+    gc.collect()
+    return left() is None
+
+
+def test_a_closed_state_lets_go_of_residuals():
+    assert pool(4).run(closed) == [True] * 4
+
+
 def half(group, shards):
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16, reduce_dtype=torch.float32

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.distributed import ProcessGroup
 
+from thinwire.hooks.inspection import is_sharded
 from thinwire.hooks.options import Options
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from thinwire.hooks.sharded.state import ShardedState
 
 OPTIONS = ("replicate_group", "mesh", "overlap")
-KINDS = frozenset({"FSDPModule", "FullyShardedDataParallel"})
 
 
 def sharded_model(
@@ -25,7 +25,7 @@ def sharded_model(
     """The model with its options, which are taken out, if it is a sharded one."""
     held: dict[str, Any] = options  # type: ignore[assignment]
     given = {name: held.pop(name) for name in OPTIONS if name in held}
-    if not given and not KINDS & {kind.__name__ for kind in type(model).__mro__}:
+    if not given and not is_sharded(model):
         return None
     kind: type[ShardedModel] = import_module(f"{__name__}.model").ShardedModel
     return kind(model, process_group, **given)

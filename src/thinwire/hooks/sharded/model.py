@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Shard
 from thinwire.errors import ConfigError
 from thinwire.groups.own_groups import is_known
 from thinwire.groups.torch import TorchGroup
-from thinwire.hooks.inspection import Wrapped, sparse_names
+from thinwire.hooks.inspection import Wrapped, named_parameters, sparse_names
 from thinwire.hooks.options import refuse_wrong
 from thinwire.hooks.place import Place
 from thinwire.hooks.sharded.reduction import is_watched
@@ -55,7 +55,7 @@ class ShardedModel:
     def inspect(self) -> Wrapped:
         model = self.model
         self.check()
-        parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        parameters = {n: p for n, p in named_parameters(model) if p.requires_grad}
         mesh = _common_mesh(parameters)
         group = self._group(mesh)
         place = _place(group, mesh)
@@ -68,8 +68,7 @@ class ShardedModel:
             _check_piece(name, pieces[name], cuts[name], place)
         return Wrapped(
             group=group,
-            # With one shard, all ranks reduce together.
-            everyone=group if place.shards == 1 else _get_default_group(),
+            everyone=_get_default_group(),  # of one shard too: ranks meet there
             parameters=parameters,
             rows=frozenset(),
             sizes={name: piece.numel() for name, piece in pieces.items()},

@@ -8,14 +8,16 @@ order: the one in which rank 0 got them in the first pass.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
 
-from thinwire.errors import ConfigError
+from thinwire.errors import ConfigError, ThinwireError
 from thinwire.hooks import agreement
+from thinwire.hooks.closed import CLOSED
 from thinwire.hooks.engine import Engine
 from thinwire.hooks.passes import Passes, at_end_of_backward
 from thinwire.hooks.sharded.gradients import Run, Taken
@@ -30,6 +32,10 @@ def is_watched(model: nn.Module) -> bool:
     """Whether a state that is not closed takes the gradients of a model."""
     found = _WATCHED.get(model)
     return found is not None and not found._closed  # noqa: SLF001
+
+
+class Running:
+    """Lives as long as the callbacks of a backward pass: not beyond its error."""
 
 
 class Reduction:
@@ -62,6 +68,8 @@ class Reduction:
         self._taken: list[Taken] = []
         self._submitted = 0
         self._begun = self._closed = False
+        # What the running backward pass keeps alive, until it ends or raises.
+        self._running: ReferenceType[Running] | None = None
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
 
     def watch(self, model: nn.Module) -> None:
@@ -81,6 +89,7 @@ class Reduction:
     def close(self) -> None:
         """Refuse further gradients, until another one watches the model."""
         self._closed = True
+        self._engine = self._passes = CLOSED  # the model keeps this object
 
     def reduce(self) -> None:
         """Reduce what `.grad` holds, outside of a backward pass."""
@@ -92,9 +101,8 @@ class Reduction:
         if self._closed:
             at_end_of_backward(self._refuse)  # so that FSDP ends its pass
             return
-        if self._overlap and not self._begun:
-            self._begin()
-            at_end_of_backward(self._finish)
+        if self._overlap:
+            self._begin_with_backward()
         if name in self._used:
             self._twice = name if self._overlap else None
             return
@@ -104,6 +112,19 @@ class Reduction:
         self._arrivals.append(unit)
         if self._overlap:
             self._submit_complete()
+
+    def _begin_with_backward(self) -> None:
+        """Begin, unless this backward pass has begun already."""
+        if self._running is not None and self._running() is None:
+            # The last one has raised, half-way: `begin` will say so.
+            self._reset()
+            with suppress(ThinwireError):
+                self._engine.drain()
+        if not self._begun:
+            running = Running()
+            self._running = ref(running)
+            at_end_of_backward(partial(self._finish, running))
+            self._begin()
 
     def _refuse(self) -> None:
         raise ConfigError(
@@ -134,7 +155,7 @@ class Reduction:
             self._passes.take(taken.bucket)
 
     @torch.no_grad()
-    def _finish(self) -> None:
+    def _finish(self, _: "Running | None" = None) -> None:
         """Submit what is left, wait for everything, and put the means in place."""
         try:
             if not self._passes.refused:
@@ -153,6 +174,7 @@ class Reduction:
 
     def _reset(self) -> None:
         self._begun, self._submitted, self._twice = False, 0, None
+        self._running = None
         self._used.clear()
         self._arrivals.clear()
         self._taken.clear()
