@@ -74,7 +74,7 @@ class Way:
     @property
     def shares_memory(self) -> bool:
         """Whether ranks of a host pass long messages through memory."""
-        parts = [p for (name, _), p in self.group.parts.items() if name == INSIDE]
+        parts = [p for (name, *_), p in self.group.parts.items() if name == INSIDE]
         return any(p.shares_memory for p in parts)
 
     def verify(self, grad: Tensor) -> None:

@@ -119,7 +119,7 @@ class Nodes(Collective):
             share.whole()  # what was extracted from `x` is put back
         # Not near: the memory of a packet must not change while it is read.
         lists = replace(inside, group=channel.group.subgroup(mine, INSIDE))
-        return _all_gather(total, inside, lists, blocks, room)
+        return _all_gather(total, inside, lists, blocks=blocks, room=room)
 
     def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:
         """The cost if no two nodes list the same element."""
@@ -246,6 +246,7 @@ def _all_gather(
     total: Total,
     inside: Channel,
     lists: Channel,
+    *,
     blocks: Sequence[Block],
     room: _Room,
 ) -> Total:
