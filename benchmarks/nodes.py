@@ -3,9 +3,10 @@
     .venv/bin/python benchmarks/nodes.py --hosts 4 --local 2 --rate 1gbit
 
 Hosts are namespaces with shaped links between them (see docs/reference/lab.md); ranks
-of one host talk over its loopback. Every method runs flat and on nodes, in turns. What
-a host sends over its link is what the kernel counts there, all headers included. After
-the measurement each method is verified: the same bits on all ranks, and nothing lost.
+of one host talk over its loopback. Every method runs flat, on nodes over sockets only,
+and on nodes with shared memory, in turns. What a host sends over its link is what the
+kernel counts there, all headers included. After the measurement each method is
+verified: the same bits on all ranks, and nothing lost.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from benchmarks import tables
 from thinwire import catalog
 from thinwire.collectives import Dense, Nodes
 from thinwire.collectives.nodes import INSIDE
-from thinwire.groups import Counted
+from thinwire.groups import Counted, Group
 from thinwire.groups.torch import TorchGroup
 from thinwire.layout import Layout
 from thinwire.reducers import Pipeline
@@ -49,12 +50,23 @@ def pipeline(method: str, nodes: int, density: float) -> Pipeline:
     return catalog.reducer(method, density=density, nodes=nodes or None)
 
 
+class Sockets(TorchGroup):
+    """Ranks that share no memory."""
+
+    def subgroup(
+        self, members: Sequence[int], name: str, *, near: bool = False
+    ) -> Group:
+        return super().subgroup(members, name)
+
+
 class Way:
     """One method, its state on this rank, and what was seen of it."""
 
-    def __init__(self, label: str, reducer: Pipeline, size: int) -> None:
+    def __init__(
+        self, label: str, reducer: Pipeline, size: int, kind: type[TorchGroup]
+    ) -> None:
         self.label, self.reducer = label, reducer
-        self.group = Counted(TorchGroup.own())
+        self.group = Counted(kind.own())
         self.state = reducer.init(Layout.flat(size))
         self.seconds: list[float] = []
         self.link: list[int] = []
@@ -74,7 +86,7 @@ class Way:
     @property
     def shares_memory(self) -> bool:
         """Whether ranks of a host pass long messages through memory."""
-        parts = [p for (name, _), p in self.group.parts.items() if name == INSIDE]
+        parts = [p for (name, *_), p in self.group.parts.items() if name == INSIDE]
         return any(p.shares_memory for p in parts)
 
     def verify(self, grad: Tensor) -> None:
@@ -116,8 +128,12 @@ def measure(
     method: str, size: int, number: int, args: argparse.Namespace
 ) -> list[dict[str, Any]]:
     ways = [
-        Way(f"{method}, {name}", pipeline(method, nodes, args.density), size)
-        for name, nodes in (("flat", 0), ("nodes", args.local))
+        Way(f"{method}, {name}", pipeline(method, nodes, args.density), size, kind)
+        for name, nodes, kind in (
+            ("flat", 0, TorchGroup),
+            ("nodes over sockets", args.local, Sockets),
+            ("nodes", args.local, TorchGroup),
+        )
     ]
     drawn, grad = Gradients(size, number), torch.empty(size)
     for step in range(args.warm + args.steps):

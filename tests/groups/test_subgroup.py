@@ -1,7 +1,10 @@
 """Subgroups: some ranks of a group, over sockets or through memory they share."""
 
+import fcntl
 import os
 import signal
+from pathlib import Path
+from struct import Struct
 
 import pytest
 import torch
@@ -126,6 +129,57 @@ def test_a_file_that_is_too_short_is_an_error():
     outcomes = fresh(2, garble)
     assert outcomes[0].error is None
     assert "from rank 1: no shared memory" in outcomes[0].result
+
+
+ADDRESS = Struct("<qq16s")
+
+
+def memory(*, seal: bool, token: bytes) -> int:
+    descriptor = os.memfd_create("thinwire", os.MFD_ALLOW_SEALING)
+    os.write(descriptor, token)
+    if seal:
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return descriptor
+
+
+def test_a_false_address_is_refused(tmp_path):
+    token, here = b"t" * 16, os.getpid()
+    sealed = memory(seal=True, token=token)
+    opened = SharedMemoryGroup.opened(ADDRESS.pack(here, sealed, token))
+    address = opened.address()
+    del opened
+    with pytest.raises(OSError, match="No such file"):  # it was closed
+        SharedMemoryGroup.opened(address)
+    with pytest.raises(ValueError, match="not the file"):
+        SharedMemoryGroup.opened(ADDRESS.pack(here, sealed, b"u" * 16))
+    cut = memory(seal=False, token=token)
+    with pytest.raises(ValueError, match="can be cut"):
+        SharedMemoryGroup.opened(ADDRESS.pack(here, cut, token))
+    with (tmp_path / "plain").open("w+b", buffering=0) as plain:
+        plain.write(token)
+        with pytest.raises(OSError, match="Invalid argument"):
+            SharedMemoryGroup.opened(ADDRESS.pack(here, plain.fileno(), token))
+    for descriptor in (sealed, cut):
+        os.close(descriptor)
+
+
+def cut_short(group):
+    """Rank 1 tries to cut the files that rank 0 has mapped, which must not work."""
+    part = group.subgroup(range(group.size), "all", near=True)
+    for turn in range(3):
+        received = part.all_to_all([body_of(turn, LONG)] * 2, nbytes=[LONG] * 2)
+        if group.rank == 1:
+            for link in Path("/proc/self/fd").iterdir():
+                if "memfd:thinwire" in os.path.realpath(link):
+                    with pytest.raises(PermissionError):
+                        os.truncate(link, 0)
+        assert received[1 - group.rank].equal(body_of(turn, LONG))
+    return part.shares_memory
+
+
+@pytest.mark.processes
+def test_a_peer_cannot_cut_a_file():
+    assert pool(2).run(cut_short) == [True, True]
 
 
 def lose(group):

@@ -28,6 +28,7 @@ from thinwire.channel import Channel
 from thinwire.choosers import choose
 from thinwire.choosers.on_nodes import on_nodes
 from thinwire.collectives import Dense, Grade, Nodes
+from thinwire.collectives.nodes import INSIDE
 from thinwire.cost import Cost
 from thinwire.errors import ConfigError
 from thinwire.feedback import Momentum
@@ -115,6 +116,23 @@ def test_a_rank_keeps_its_share_alone():
         halves = steps[-1].after.view(2, 500)
         assert halves[rank % 2].count_nonzero() > 400
         assert halves[1 - rank % 2].count_nonzero() == 0
+
+
+def test_packets_do_not_pass_through_shared_memory():
+    def sent_inside(group):
+        counted, size = Counted(group), 1000
+        collective = on("topk-1%", 2)
+        x, memory = Accumulator.of(integers(group.rank, 0, size)), collective.init(None)
+        collective.all_reduce_(x, Channel(counted, codec_of("topk-1%")), memory, None)
+        return {
+            near: part.traffic.sent
+            for (name, _, near), part in counted.parts.items()
+            if name == INSIDE
+        }
+
+    for sent in simulate(4, sent_inside):
+        assert sent[True] == 4 * 500 + 8  # a dense share, and how long the list is
+        assert 0 < sent[False] < 4 * 500
 
 
 @pytest.mark.processes

@@ -13,7 +13,9 @@ and zeros elsewhere.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Self
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -107,7 +109,7 @@ class Nodes(Collective):
         blocks = contiguous_blocks(x.size, len(mine))
         share = memory.share_of(x.whole(), blocks[place])
         _reduce_scatter_(x.whole(), share, blocks, inside)
-        part = memory.part(place, len(mine), share.size)
+        part = memory.part(_name(placement, place), share.size)
         room = _Room(out)
         try:
             total = self.between.all_reduce_(
@@ -115,7 +117,9 @@ class Nodes(Collective):
             )
         finally:
             share.whole()  # what was extracted from `x` is put back
-        return _all_gather(total, inside, blocks, room)
+        # Not near: the memory of a packet must not change while it is read.
+        lists = replace(inside, group=channel.group.subgroup(mine, INSIDE))
+        return _all_gather(total, inside, lists, blocks=blocks, room=room)
 
     def cost(self, size: int, ranks: int, codec: Codec | None) -> Cost:
         """The cost if no two nodes list the same element."""
@@ -158,11 +162,12 @@ class NodesMemory(CollectiveMemory):
     """The memory of the collective between nodes, of the share of this rank.
 
     `make` makes one for a share of a size. Ranks at one place in their nodes hold the
-    same numbers. `loaded` is what was loaded before the place was known.
+    same numbers, under a name that also tells these nodes from others: after a change
+    of nodes all start anew. `loaded` is what was loaded before the name was known.
     """
 
     make: Callable[[int], CollectiveMemory]
-    place: str = ""
+    name: str = ""
     inner: CollectiveMemory | None = None
     loaded: Mapping[str, int] = field(default_factory=dict)
     _share: Accumulator | None = None
@@ -175,25 +180,24 @@ class NodesMemory(CollectiveMemory):
             self._share = known = Accumulator.over(values)
         return known
 
-    def part(self, number: int, count: int, size: int) -> CollectiveMemory:
+    def part(self, name: str, size: int) -> CollectiveMemory:
         """The memory of a share, anew if the last one was of another share."""
-        place = f"{number} of {count}"
-        if self.inner is None or place != self.place:
+        if self.inner is None or name != self.name:
             loaded = self.to_dict()
-            self.inner, self.place = self.make(size), place
-            self.inner.load_dict(_of(place, loaded))
+            self.inner, self.name = self.make(size), name
+            self.inner.load_dict(_of(name, loaded))
         return self.inner
 
     def load_dict(self, saved: Mapping[str, int]) -> None:
         self.loaded = dict(saved)
         if self.inner is not None:
-            self.inner.load_dict(_of(self.place, saved))
+            self.inner.load_dict(_of(self.name, saved))
 
     def partial(self) -> dict[str, int]:
         if self.inner is None:
             return dict(self.loaded)
         held = self.inner.to_dict()
-        return {f"{name}, share {self.place}": held[name] for name in held}
+        return {f"{each}, {self.name}": held[each] for each in held}
 
     def metrics(self) -> dict[str, float]:
         return {} if self.inner is None else self.inner.metrics()
@@ -239,7 +243,12 @@ class _Room:
 
 
 def _all_gather(
-    total: Total, inside: Channel, blocks: Sequence[Block], room: _Room
+    total: Total,
+    inside: Channel,
+    lists: Channel,
+    *,
+    blocks: Sequence[Block],
+    room: _Room,
 ) -> Total:
     """The totals of all shares as one: a list, unless all of them are dense."""
     if inside.size == 1:
@@ -258,10 +267,10 @@ def _all_gather(
         if nnz is not None and nnz > length:
             whose = inside.group.rank_in_whole(rank)
             raise WireError(f"from rank {whose}: a list of {nnz} entries of {length}")
-    raw = inside.using(Split())
-    lists: list[Sealed | None] = [raw.seal(vector)] * inside.size
-    lists[inside.rank] = None
-    found = raw.all_to_all(lists, expect=expect)
+    raw = lists.using(Split())
+    sealed: list[Sealed | None] = [raw.seal(vector)] * inside.size
+    sealed[inside.rank] = None
+    found = raw.all_to_all(sealed, expect=expect)
     parts = [vector if each is None else each.vector for each in found]
     return SparseVector.joined(parts, blocks)
 
@@ -297,9 +306,16 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return one.data_ptr() == other.data_ptr() and len(one) == len(other)
 
 
-def _of(place: str, saved: Mapping[str, int]) -> dict[str, int]:
-    """What was saved of the share at a place."""
-    end = f", share {place}"
+@lru_cache(maxsize=256)
+def _name(placement: Placement, place: int) -> str:
+    """What the memory of the share at a place is called."""
+    nodes = crc32(repr(placement).encode())
+    return f"share {place} of {len(placement[0])} on nodes {nodes:08x}"
+
+
+def _of(name: str, saved: Mapping[str, int]) -> dict[str, int]:
+    """What was saved of the share of a name."""
+    end = f", {name}"
     return {n.removesuffix(end): saved[n] for n in saved if n.endswith(end)}
 
 

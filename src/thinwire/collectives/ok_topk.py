@@ -75,8 +75,10 @@ class OkTopKMemory(CollectiveMemory):
         }
 
     def load_dict(self, saved: Mapping[str, int]) -> None:
-        known = sum(name.startswith("bound ") for name in saved)
-        self.bounds = tuple(saved[f"bound {i}"] for i in range(known))
+        # Those of a share of nodes have longer names.
+        self.bounds = tuple(
+            saved[f"bound {i}"] for i in range(len(saved)) if f"bound {i}" in saved
+        )
         self.bounds_last = saved.get("bounds last", 0)
         self.threshold = saved.get("threshold", 0)
         self.k = saved.get("threshold for", 0)

@@ -48,8 +48,8 @@ class Traffic:
 class Counted(WrappedGroup):
     """A group that counts. Any thread may read `traffic` or call `reset`.
 
-    `traffic` includes that of its subgroups, which is in `parts`, by name and members,
-    and that with `everyone`, where this is another group.
+    `traffic` includes that of its subgroups, which is in `parts`, by the arguments they
+    were made with, and that with `everyone`, where this is another group.
     """
 
     def __init__(self, group: Group, everyone: Group | None = None) -> None:
@@ -57,7 +57,7 @@ class Counted(WrappedGroup):
         self._everyone = None if everyone is None else Counted(everyone)
         self._lock = threading.Lock()
         self._traffic = Traffic()
-        self.parts: dict[tuple[str, tuple[int, ...]], Counted] = {}
+        self.parts: dict[tuple[str, tuple[int, ...], bool], Counted] = {}
 
     @property
     def traffic(self) -> Traffic:
@@ -81,7 +81,7 @@ class Counted(WrappedGroup):
     def subgroup(
         self, members: Sequence[int], name: str, *, near: bool = False
     ) -> "Counted":
-        key = name, tuple(members)
+        key = name, tuple(members), near
         if key not in self.parts:
             part = type(self)(self._group.subgroup(members, name, near=near))
             with self._lock:

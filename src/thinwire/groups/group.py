@@ -109,7 +109,8 @@ class Group(ABC):
 
         The members then call it as any group, all of them in the same order. What is
         sent through it is counted under the `name`. Ranks that are `near` may share
-        memory: what an all-to-all returns is then valid until the next call.
+        memory: what an all-to-all returns is then valid until the next call, and its
+        sender can change it, so it is for numbers and not for packets.
         """
         from thinwire.groups.subgroup import SubGroup  # noqa: PLC0415 - it is a group
 

@@ -2,11 +2,13 @@
 
 Every rank has a file in memory for each peer, which opens it under /proc. A long body
 is written there, and one byte is sent in its place. The files have no names, so that
-nothing is left behind when ranks are killed.
+nothing is left behind when ranks are killed. They are sealed: a peer cannot cut one
+that is mapped here, which would kill this process.
 """
 
 import os
 import secrets
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from mmap import mmap
@@ -16,7 +18,7 @@ from struct import Struct
 import torch
 from torch import Tensor
 
-from thinwire.errors import WireError
+from thinwire.errors import GroupError, WireError
 from thinwire.groups.group import Group
 from thinwire.groups.subgroup import SubGroup
 
@@ -33,7 +35,8 @@ class SharedMemoryGroup(SubGroup):
     """Ranks that share memory, if they find that they do in their first all-to-all.
 
     Elsewhere, such as in different containers, it is a `SubGroup`. The tensors that an
-    all-to-all returns may be changed; they are valid until the next call.
+    all-to-all returns may be changed; they are valid until the next call. Their sender
+    can change them, too, at any time: they are for numbers, of which any bits will do.
     """
 
     def __init__(self, group: Group, members: Sequence[int]) -> None:
@@ -65,7 +68,12 @@ class SharedMemoryGroup(SubGroup):
         self._release(sent & self._reading, expected & self._to_release)
         told, lengths = list(bodies), list(nbytes)
         for rank in sent:
-            self._outgoing[rank].write(bodies[rank])
+            try:
+                self._outgoing[rank].write(bodies[rank])
+            except (OSError, ValueError) as error:
+                raise GroupError(
+                    f"no memory to share {bodies[rank].numel()} bytes: {error}"
+                ) from error
             told[rank] = torch.ones(1, dtype=torch.uint8)
         for rank in expected:
             lengths[rank] = 1
@@ -130,8 +138,8 @@ class _File:
     """A file in memory, mapped; it begins with a random token."""
 
     def __init__(self, descriptor: int, token: bytes) -> None:
-        self._file = os.fdopen(descriptor, "r+b", buffering=0)
-        self._token = token
+        self._descriptor, self._token = descriptor, token
+        weakref.finalize(self, os.close, descriptor)
         self._map = torch.empty(0, dtype=torch.uint8)
 
     @classmethod
@@ -139,30 +147,43 @@ class _File:
         """A new file of this process; an `OSError` where the system has none."""
         if not hasattr(os, "memfd_create"):
             raise OSError("this system has no files in memory")
-        file = cls(os.memfd_create("thinwire"), secrets.token_bytes(_TOKEN_NBYTES))
-        os.write(file._file.fileno(), file._token)
+        import fcntl  # noqa: PLC0415 (not on every system)
+
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        descriptor = os.memfd_create("thinwire", flags)
+        file = cls(descriptor, secrets.token_bytes(_TOKEN_NBYTES))
+        os.write(descriptor, file._token)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         return file
 
     @classmethod
     def at(cls, address: bytes) -> "_File":
         """The file of another process; a `ValueError` if there is another one."""
-        process, descriptor, token = _ADDRESS.unpack(address)
-        path = f"/proc/{process}/fd/{descriptor}"
-        file = cls(os.open(path, os.O_RDWR | os.O_CLOEXEC), token)
-        if os.pread(file._file.fileno(), _TOKEN_NBYTES, 0) != token:
+        import fcntl  # noqa: PLC0415 (not on every system)
+
+        process, number, token = _ADDRESS.unpack(address)
+        path = f"/proc/{process}/fd/{number}"
+        # An address of something else, such as a terminal, does no harm.
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+        descriptor = os.open(path, flags)
+        file = cls(descriptor, token)
+        if os.pread(descriptor, _TOKEN_NBYTES, 0) != token:
             raise ValueError("it is not the file of that peer")
+        if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            raise ValueError("it can be cut")
         return file
 
     def address(self) -> bytes:
         """Where a peer finds it."""
         # The number of this process for /proc, which may differ from its own.
         process = int(Path("/proc/self").readlink().name)
-        return _ADDRESS.pack(process, self._file.fileno(), self._token)
+        return _ADDRESS.pack(process, self._descriptor, self._token)
 
     def write(self, body: Tensor) -> None:
         """Replace what is there."""
-        if os.fstat(self._file.fileno()).st_size < _START + body.numel():
-            os.ftruncate(self._file.fileno(), _START + body.numel())
+        if self._map.numel() < body.numel():
+            # An `OSError` now, if there is no such memory, and no signal later.
+            os.posix_fallocate(self._descriptor, 0, _START + body.numel())
         self._mapped(body.numel()).copy_(body)
 
     def read(self, nbytes: int) -> Tensor:
@@ -172,7 +193,7 @@ class _File:
     def _mapped(self, nbytes: int) -> Tensor:
         if self._map.numel() < nbytes:
             # A `ValueError` if the file is shorter.
-            memory = mmap(self._file.fileno(), _START + nbytes)
+            memory = mmap(self._descriptor, _START + nbytes)
             self._map = torch.frombuffer(memory, dtype=torch.uint8, offset=_START)
         return self._map[:nbytes]
 

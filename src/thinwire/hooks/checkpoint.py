@@ -23,8 +23,8 @@ from thinwire.hooks.units import Units
 def fill(units: Units, saved: SavedState, *, scope: str) -> None:
     """Copy what was read into the units; another scope starts with one unit.
 
-    The memories of collectives are loaded if they are of the same size, also from
-    another rank's entries, because all ranks must load the same.
+    The memories of collectives are loaded on all ranks, or start anew on all of them:
+    ranks with different ones would send different messages.
     """
     entries = saved.entries
     holds = saved.vectors is not None and bool(units.kinds)
@@ -34,13 +34,13 @@ def fill(units: Units, saved: SavedState, *, scope: str) -> None:
     names = units.layout.names
     units.regroup(entries.units if known else [names] if names else [])
     units.settled = known and entries.settled
-    units.sparse.load(entries.sparse if saved.same_size else {})
+    units.sparse.load(entries.sparse if saved.own else {})
     if not (remember or holds):
         return
     for state in units.states:
         state.step = entries.step
         state.memory.scale = entries.scale
-    if known and saved.same_size:
+    if known and saved.own:
         for state, counters in zip(units.states, entries.counters, strict=False):
             state.collective_memory.load_dict(counters)
     for kind, vectors in units.vectors().items():

@@ -4,7 +4,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from math import sqrt
 from pathlib import Path
@@ -96,22 +96,26 @@ def load_together(
     def read() -> tuple[tuple[Source, SavedState] | None, object]:
         source = open_()
         if source is None:
-            return None, ("none", ())
+            return None, ("none", (), False)
         saved = saved_state.read(source.state, units, shards, options, name=source.name)
-        return (source, saved), (source.save, [each.key for each in saved.dropped])
+        dropped = [each.key for each in saved.dropped]
+        return (source, saved), (source.save, dropped, saved.own)
 
     found, notes = together(group, units.device, read, call="load")
-    saves = [save for save, _ in notes]
+    saves = [save for save, *_ in notes]
     if len(set(saves)) > 1:
         raise AgreementError(
             f"ranks see different saves, {', '.join(saves)}: give a folder that all "
             "ranks share"
         )
-    places = {Place.named(each) for _, lost in notes for each in lost}
+    places = {Place.named(each) for _, lost, _ in notes for each in lost}
     dropped = sorted(each for each in places if each is not None)
     if found is not None and dropped and group.rank == 0:
         _warn_of(dropped, found[0])
-    return found
+    if found is None:
+        return None
+    source, saved = found
+    return source, replace(saved, own=all(own for *_, own in notes))
 
 
 def _warn_of(dropped: Sequence[Place], source: Source) -> None:

@@ -10,8 +10,9 @@ of P, rank r takes the entries of all ranks j with j mod P' = r:
   sum of gradients that goes into the residual later, so the same rule holds. A rank
   that takes nothing starts with zeros.
 - Counts of steps, units, density and loss scale are the same on all ranks.
-- What collectives remember (lengths, counts of rows, times of a trial) is of P ranks.
-  It decides only which messages are sent, so it starts anew.
+- What collectives remember (lengths, counts of rows, times of a trial) is of P ranks,
+  and of each rank. It decides only which messages are sent. So it starts anew on all
+  ranks if there are P', or if one of them does not load its own entries.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -88,12 +89,13 @@ class Entries:
 class SavedState:
     """What this rank loads.
 
-    `vectors` are None where nothing is held: after a flush, or to be dropped. `dropped`
-    are the places whose vectors should be here and are missing.
+    `own` says whether every rank loads its own entries. `vectors` are None where
+    nothing is held: after a flush, or to be dropped. `dropped` are the places whose
+    vectors should be here and are missing.
     """
 
     entries: Entries
-    same_size: bool
+    own: bool
     vectors: Vectors | None
     dropped: tuple[Place, ...]
 
@@ -119,9 +121,9 @@ def read(
     wanted = place.sources(then.size, then.shards)
     present = [each for each in wanted if each in by_place]
     first = checked[present[0] if present else then]
-    same_size = (place.size, place.shards) == (then.size, then.shards)
+    own = place in by_place
     if options.residual == "drop" or first.flushed:
-        return SavedState(first, same_size, None, ())
+        return SavedState(first, own, None, ())
     absent = tuple(each for each in wanted if each not in by_place)
     if absent and options.missing == "error":
         raise ConfigError(
@@ -144,7 +146,7 @@ def read(
     else:
         scales = [checked[each].scale for each in present]
         vectors = _merged(held, scales, factor=place.size / then.size)
-    return SavedState(first, same_size, vectors, absent)
+    return SavedState(first, own, vectors, absent)
 
 
 def _recut(
