@@ -108,8 +108,12 @@ class Record:
             find_all()  # one of this name may be gone
             FOLDER.mkdir(mode=0o700, exist_ok=True)
             _check_owner()
-            with self.file.open("x") as file:
-                json.dump(asdict(self), file)
+            fresh = self._write()
+            try:
+                # All of it at once: another lab that is built now reads the file.
+                self.file.hardlink_to(fresh)
+            finally:
+                fresh.unlink()
         except FileExistsError as error:
             raise LabError(
                 f"there is a lab {self.name!r} already: choose another name, or "
@@ -122,9 +126,14 @@ class Record:
 
     def replace(self) -> None:
         """Write the file anew; a reader finds the old one or the new one."""
-        fresh = self.file.with_suffix(".new")
-        fresh.write_text(json.dumps(asdict(self)))
-        fresh.replace(self.file)
+        self._write().replace(self.file)
+
+    def _write(self) -> Path:
+        """A file that is nobody else's, with the record in it."""
+        number, name = tempfile.mkstemp(dir=FOLDER, prefix=f"{self.name}.")
+        with os.fdopen(number, "w") as file:
+            json.dump(asdict(self), file)
+        return Path(name)
 
     def forget(self) -> None:
         """Remove the files."""
