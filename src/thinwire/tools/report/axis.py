@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, floor, log10
+from math import ceil, floor, inf, log10
 
 _STEPS = (1, 2, 2.5, 5, 10)
 
@@ -27,13 +27,14 @@ class Axis:
     def around(
         cls, numbers: Sequence[float], start: float, end: float, *, log: bool = False
     ) -> "Axis":
-        """All of the numbers, with a little room."""
+        """All of the numbers, with a little room, which does not go beyond zero."""
         if log:
             positive = [number for number in numbers if number > 0] or [1.0]
             return cls(min(positive) / 1.15, max(positive) * 1.15, start, end, log=True)
         low, high = min(numbers, default=0.0), max(numbers, default=1.0)
         room = 0.04 * (high - low) or abs(high) / 2 or 1.0
-        return cls(0.0 if low == 0 else low - room, high + room, start, end)
+        least = 0.0 if low >= 0 else -inf
+        return cls(max(low - room, least), high + room, start, end)
 
     def at(self, number: float) -> float:
         """The place of a number; one beyond an end is at that end."""
