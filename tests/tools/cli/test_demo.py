@@ -105,6 +105,9 @@ def check_learning(rows):
         (["--rate", "fast"], "rate is 'fast'"),
         (["--json", "/nowhere/figures.json"], "/nowhere"),
         (["--picture", "/nowhere/loss.svg"], "/nowhere"),
+        (["--picture", "/"], "it is a folder"),
+        # Not even root may make a file there.
+        (["--picture", "/proc/loss.svg"], "cannot write /proc/loss.svg: this user may"),
     ],
 )
 def test_bad_input_is_refused_before_anything_starts(capsys, options, message):

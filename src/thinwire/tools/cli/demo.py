@@ -82,7 +82,7 @@ def command(options: Options) -> None:
 def run(chosen: Settings, options: Options) -> None:
     """Run the demo, show its table, and write the picture and the figures."""
     picture, outputs = options.picture, Outputs(options.json)
-    files.check_folder(picture)
+    files.check_writable(picture)
     outputs.check()
     console = outputs.console
     if launched():
