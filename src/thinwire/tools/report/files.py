@@ -56,10 +56,7 @@ def check_writable(path: Path) -> None:
         raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
     if path.is_dir():
         raise ConfigError(f"cannot write {path}: it is a folder; give a file in it")
-    if path.exists():
-        may = os.access(path, os.W_OK)
-    else:
-        may = _can_be_made(path)
+    may = os.access(path, os.W_OK) if path.exists() else _can_be_made(path)
     if not may:
         raise ConfigError(f"cannot write {path}: this user may not; give another file")
 
