@@ -147,7 +147,9 @@ def test_a_method_that_is_ahead_is_said_to_be(capsys):
     text = said(capsys, dense, made("spardl", 4.0, 2.0, 1.0, sent=4e6))
     assert "spardl reached plain DDP's last loss after 2.5 s instead of 10.0 s." in text
     assert "Plain DDP sends 2.00 MB a step" in text
-    assert "spardl sends 0.20 MB" in text
+    assert "spardl sends 0.20 MB, the largest 1 % of the gradient (the rest" in text
+    text = said(capsys, dense, made("bf16", 4.0, 2.0, 1.0, sent=20e6))
+    assert "bf16 sends 1.00 MB, and made 1.0 times as many steps." in text
 
 
 def test_a_method_that_is_behind_is_said_to_be(capsys):

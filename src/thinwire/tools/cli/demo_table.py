@@ -138,15 +138,26 @@ def _on_a_slow_network(result: Result) -> Iterator[str]:
         f"({result.size} parameters)."
     )
     if plain is not None and ours is not None and ours.steps:
-        sent = f"{ours.sent / ours.steps / 1e6:.2f}"
         yield (
-            f"Plain DDP sends {plain.sent / plain.steps / 1e6:.2f} MB a step from each "
-            f"worker; {ours.method} sends {sent} MB, so it makes "
-            f"{ours.steps / plain.steps:.1f} times as many steps."
+            f"Plain DDP sends {plain.megabytes:.2f} MB a step from each worker; "
+            f"{ours.method} sends {ours.megabytes:.2f} MB{_part(result, plain, ours)}, "
+            f"and made {ours.steps / plain.steps:.1f} times as many steps."
         )
         yield _verdict(result, plain, ours)
     yield "The loss is taken on text that was not trained on; lower is better."
     yield "After each run all workers held the same model, bit for bit."
+
+
+def _part(result: Result, plain: Run, ours: Run) -> str:
+    """What the bytes of a sparse method are; "auto" may send all of a gradient too."""
+    density = result.settings.recipe.density
+    is_part = methods.is_sparse(ours.method, density)
+    if not is_part or 2 * ours.megabytes > plain.megabytes:
+        return ""
+    return (
+        f", the largest {100 * density:g} % of the gradient (the rest is kept and "
+        "added to later ones)"
+    )
 
 
 def _verdict(result: Result, plain: Run, ours: Run) -> str:

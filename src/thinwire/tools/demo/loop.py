@@ -102,6 +102,11 @@ class Run:
         """The last held-out loss."""
         return self.looks[-1].loss
 
+    @property
+    def megabytes(self) -> float:
+        """What it sent in a step."""
+        return self.sent / self.steps / 1e6
+
     def seconds_to(self, loss: float) -> float | None:
         """When it first reached a held-out loss, between two looks at it; or never."""
         before = self.looks[0]
