@@ -1,6 +1,7 @@
 import json
 import os
 import subprocess
+from dataclasses import asdict
 
 import pytest
 
@@ -68,6 +69,11 @@ def test_somebody_elses_folder_is_not_written_to(folder, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
     with pytest.raises(LabError, match="XDG_RUNTIME_DIR"):
         Record("a", (1,), ME).create()
+    assert list(folder.iterdir()) == []
+    # Nor is it read: that would let somebody else choose what this user kills.
+    (folder / "a.json").write_text(json.dumps(asdict(Record("a", (1,), ME))))
+    with pytest.raises(LabError, match="somebody else's"):
+        record.find_all()
 
 
 @pytest.mark.parametrize("name", ["", "A", "a-b", "../a", "x" * 17, "a b"])

@@ -105,9 +105,8 @@ class Record:
     def create(self) -> None:
         """Write the file, which must not exist."""
         try:
-            find_all()  # one of this name may be gone
             FOLDER.mkdir(mode=0o700, exist_ok=True)
-            _check_owner()
+            find_all()  # one of this name may be gone
             fresh = self._write()
             try:
                 # All of it at once: another lab that is built now reads the file.
@@ -148,6 +147,7 @@ def new_name() -> str:
 
 def find_all() -> list[Record]:
     """The records of all labs of this user; those of labs that are gone are removed."""
+    _check_owner()
     found = []
     for file in sorted(FOLDER.glob("*.json")):
         with suppress(FileNotFoundError):  # taken down meanwhile
@@ -174,10 +174,15 @@ def _read(file: Path) -> Record:
 
 
 def _check_owner() -> None:
-    """In a folder for all users, somebody else may have made this one."""
-    found = FOLDER.stat()
-    if found.st_uid != os.geteuid():
-        raise PermissionError
+    """In a folder for all users, somebody else may have made this one.
+
+    What he writes there would be entered as this user's lab, and killed.
+    """
+    with suppress(FileNotFoundError):
+        if FOLDER.lstat().st_uid != os.geteuid():
+            raise LabError(
+                f"{FOLDER} is somebody else's: set XDG_RUNTIME_DIR to a folder of yours"
+            )
 
 
 def _start(pid: int) -> str:
