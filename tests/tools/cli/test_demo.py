@@ -159,6 +159,14 @@ def test_a_method_that_is_behind_is_said_to_be(capsys):
     assert "not reached" in text
 
 
+def test_a_machine_too_slow_for_the_time_is_said_to_be(capsys):
+    slow = made("dense", 4.0, 3.2, seconds=31.0)
+    text = said(capsys, slow, made("spardl", 4.0, 3.9, seconds=10.4))
+    assert "Each method had 10 s, or as long as 10 steps take here, on 4" in text
+    text = said(capsys, made("dense", 4.0, 3.2, seconds=10.4))
+    assert "Each method had 10 s on 4 workers" in text
+
+
 @pytest.mark.parametrize("methods", [("dense",), ("spardl",), ("powersgd-2", "topk")])
 @pytest.mark.parametrize("shaped", [True, False])
 def test_any_choice_of_methods_has_a_table(capsys, methods, shaped):
