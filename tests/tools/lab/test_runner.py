@@ -98,6 +98,15 @@ def test_lines_are_printed_after_their_host(pair, capfd):
     assert sorted(out) == sorted(f"[{h}] {x}" for h in (0, 1) for x in expected)
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_who_writes_ends_quietly_once_nobody_listens(pair):
+    def tell(rank, line):
+        raise BrokenPipeError
+
+    outcome = pair.run(["sh", "-c", "while echo line; do :; done"], tell=tell)
+    assert outcome.codes[outcome.failed] == -signal.SIGPIPE
+
+
 def test_one_failure_ends_the_others(pair):
     start = time.monotonic()
     outcome = pair.run(["sh", "-c", "[ $RANK = 0 ] && sleep 60; exit 7"])

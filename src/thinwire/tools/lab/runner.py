@@ -188,7 +188,9 @@ class _Processes:
 
     def _listen(self, rank: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        with process.stdout:
+        # Once nobody hears the lines, as in a pipe to head, the process's own pipe is
+        # closed: it ends when it writes.
+        with process.stdout, suppress(BrokenPipeError):
             for line in process.stdout:
                 with self.speaking:
                     self.tell(rank, line.rstrip("\n"))
