@@ -174,6 +174,24 @@ def test_any_choice_of_methods_has_a_table(capsys, methods, shaped):
     assert "bit for bit" in text
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_terminal_cuts_no_figures(capsys, width):
+    runs = (made("dense", 4.0, 3.2), made("powersgd-4", 4.0, 3.9, sent=123.4e6))
+    chosen = Settings(("dense", "powersgd-4"), seconds=10)
+    show(Result(chosen, runs, True, "100 Mbit/s"), Console(width=width))
+    table, _, sentences = capsys.readouterr().out.partition("\n\n")
+    for cell in ("PowerSGD-4", "1,024", "3.90", "123.4", "10.0 s", "tokens/s"):
+        assert cell in table
+    assert "…" not in table
+    assert max(map(len, [*table.splitlines(), *sentences.splitlines()])) <= width
+    console = Console(force_terminal=True, width=width)
+    with progress(chosen, console) as on_progress:
+        on_progress(ProgressEvent("powersgd-4", 1234, 25.0, 1.0, 3.0, 3.25))
+    shown = capsys.readouterr().out
+    assert all(cell in shown for cell in ("PowerSGD-4", "25 s", "1234", "3.25"))
+    assert "…" not in shown
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_is_shown_with_and_without_a_terminal(capsys, terminal):
     chosen = Settings(("dense", "spardl"), seconds=10)

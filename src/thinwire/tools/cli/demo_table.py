@@ -112,7 +112,9 @@ def _table(result: Result) -> Table:
     if result.shaped and plain is not None:
         headings.append(f"plain DDP's {plain.loss:.2f}\nreached after")
     for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+        # A narrow terminal breaks headings, not figures.
+        widest = max(map(len, heading.split()))
+        table.add_column(heading, justify="right", min_width=widest)
     for run in result.runs:
         cells = [
             f"{run.steps}",
