@@ -105,6 +105,9 @@ def check_learning(rows):
         (["--rate", "fast"], "rate is 'fast'"),
         (["--json", "/nowhere/figures.json"], "/nowhere"),
         (["--picture", "/nowhere/loss.svg"], "/nowhere"),
+        (["--picture", "/"], "it is a folder"),
+        # Not even root may make a file there.
+        (["--picture", "/proc/loss.svg"], "cannot write /proc/loss.svg: this user may"),
     ],
 )
 def test_bad_input_is_refused_before_anything_starts(capsys, options, message):
@@ -144,7 +147,9 @@ def test_a_method_that_is_ahead_is_said_to_be(capsys):
     text = said(capsys, dense, made("spardl", 4.0, 2.0, 1.0, sent=4e6))
     assert "spardl reached plain DDP's last loss after 2.5 s instead of 10.0 s." in text
     assert "Plain DDP sends 2.00 MB a step" in text
-    assert "spardl sends 0.20 MB" in text
+    assert "spardl sends 0.20 MB, the largest 1 % of the gradient (the rest" in text
+    text = said(capsys, dense, made("bf16", 4.0, 2.0, 1.0, sent=20e6))
+    assert "bf16 sends 1.00 MB, and made 1.0 times as many steps." in text
 
 
 def test_a_method_that_is_behind_is_said_to_be(capsys):
@@ -154,11 +159,37 @@ def test_a_method_that_is_behind_is_said_to_be(capsys):
     assert "not reached" in text
 
 
+def test_a_machine_too_slow_for_the_time_is_said_to_be(capsys):
+    slow = made("dense", 4.0, 3.2, seconds=31.0)
+    text = said(capsys, slow, made("spardl", 4.0, 3.9, seconds=10.4))
+    assert "Each method had 10 s, or as long as 10 steps take here, on 4" in text
+    text = said(capsys, made("dense", 4.0, 3.2, seconds=10.4))
+    assert "Each method had 10 s on 4 workers" in text
+
+
 @pytest.mark.parametrize("methods", [("dense",), ("spardl",), ("powersgd-2", "topk")])
 @pytest.mark.parametrize("shaped", [True, False])
 def test_any_choice_of_methods_has_a_table(capsys, methods, shaped):
     text = said(capsys, *(made(each, 4.0, 3.0) for each in methods), shaped=shaped)
     assert "bit for bit" in text
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_terminal_cuts_no_figures(capsys, width):
+    runs = (made("dense", 4.0, 3.2), made("powersgd-4", 4.0, 3.9, sent=123.4e6))
+    chosen = Settings(("dense", "powersgd-4"), seconds=10)
+    show(Result(chosen, runs, True, "100 Mbit/s"), Console(width=width))
+    table, _, sentences = capsys.readouterr().out.partition("\n\n")
+    for cell in ("PowerSGD-4", "1,024", "3.90", "123.4", "10.0 s", "tokens/s"):
+        assert cell in table
+    assert "…" not in table
+    assert max(map(len, [*table.splitlines(), *sentences.splitlines()])) <= width
+    console = Console(force_terminal=True, width=width)
+    with progress(chosen, console) as on_progress:
+        on_progress(ProgressEvent("powersgd-4", 1234, 25.0, 1.0, 3.0, 3.25))
+    shown = capsys.readouterr().out
+    assert all(cell in shown for cell in ("PowerSGD-4", "25 s", "1234", "3.25"))
+    assert "…" not in shown
 
 
 @pytest.mark.parametrize("terminal", [True, False])

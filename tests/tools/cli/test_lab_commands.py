@@ -103,6 +103,7 @@ def test_links_that_do_not_hold_are_said_to(
     assert found == code
     assert all(verdict in out for verdict in verdicts)
     assert max(map(len, out.splitlines())) <= 80
+    assert "without --delay and --loss" in " ".join(out.split())
     found, out, _ = run(capsys, "verify", "--rate", "1gbit", "--json")
     assert found == code
     (figures,) = json.loads(out)

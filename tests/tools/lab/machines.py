@@ -10,6 +10,9 @@ from pathlib import Path
 from thinwire.tools.lab.lab import Lab
 from thinwire.tools.lab.record import Record
 
+# For what takes far less, but not on a machine that is busy with much else.
+SECONDS = 50.0
+
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 
 
@@ -48,12 +51,12 @@ def running(lab: Record) -> list[int]:
 def said(lab: Lab, *command: str) -> list[tuple[int, str]]:
     """The lines of a command that must succeed, in order of host."""
     lines: list[tuple[int, str]] = []
-    outcome = lab.run(command, tell=lambda *line: lines.append(line), timeout=20)
+    outcome = lab.run(command, tell=lambda *line: lines.append(line), timeout=SECONDS)
     assert outcome.code == 0, lines
     return sorted(lines, key=lambda line: line[0])
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = SECONDS) -> bool:
     """Whether something comes to hold."""
     end = time.monotonic() + seconds
     while not condition():

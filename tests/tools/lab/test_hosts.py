@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.lab.machines import PYTHON, links, networks, said, users
+from tests.tools.lab.machines import PYTHON, SECONDS, links, networks, said, users
 from thinwire.errors import LabError
 from thinwire.tools.lab import Lab, commands, doctor, network, record, verify
 
@@ -40,7 +40,7 @@ if os.environ["RANK"] == "0":
     peer.settimeout(None)
     print("goes on" if peer.recv(1) else "broken", flush=True)
 else:
-    for _ in range(100):
+    while True:
         try:
             peer = socket.create_connection((os.environ["MASTER_ADDR"], 5000))
             break
@@ -126,16 +126,16 @@ def test_a_cut_host_stalls_and_goes_on_when_healed():
             heard[line].set()
 
         def break_and_mend():
-            assert heard["flows"].wait(10)
+            assert heard["flows"].wait(SECONDS)
             lab.cut(1)
             assert network.hosts_cut_off(lab.record) == [1]
-            assert heard["stalls"].wait(10)
+            assert heard["stalls"].wait(SECONDS)
             lab.heal(1)
             assert network.hosts_cut_off(lab.record) == []
 
         breaker = threading.Thread(target=break_and_mend)
         breaker.start()
-        outcome = lab.run([*PYTHON, STREAM], tell=tell, timeout=20)
+        outcome = lab.run([*PYTHON, STREAM], tell=tell, timeout=SECONDS)
         breaker.join()
         assert outcome.code == 0
         assert all(event.is_set() for event in heard.values())
@@ -166,7 +166,9 @@ def test_torch_all_reduces_between_hosts(tmp_path: Path):
     with Lab(hosts=2) as lab:
         lines = []
         command = [sys.executable, str(script)]
-        outcome = lab.run(command, tell=lambda *line: lines.append(line), timeout=50)
+        outcome = lab.run(
+            command, tell=lambda *line: lines.append(line), timeout=SECONDS
+        )
     assert outcome.codes == (0, 0), lines
     assert {host: line for host, line in lines if "3000" in line} == {
         0: "2 3000.0",

@@ -1,6 +1,7 @@
 import json
 import os
 import subprocess
+from dataclasses import asdict
 
 import pytest
 
@@ -36,6 +37,24 @@ def test_a_name_is_taken_once():
         Record("a", (2,), ME).create()
 
 
+def test_a_record_is_not_read_before_all_of_it_is_written(folder, monkeypatch):
+    dump = json.dump
+
+    def meanwhile(data, file):
+        dump({}, file)
+        file.flush()
+        # As another lab does that is built at the same moment.
+        assert record.find_all() == []
+        file.truncate(0)
+        file.seek(0)
+        dump(data, file)
+
+    monkeypatch.setattr(json, "dump", meanwhile)
+    Record("a", (1,), ME).create()
+    assert record.find_all() == [Record("a", (1,), ME)]
+    assert [path.name for path in folder.iterdir()] == ["a.json"]
+
+
 def test_the_record_of_a_lab_that_is_gone_is_removed(folder):
     Record("a", (1,), GONE).create()
     assert record.find_all() == []
@@ -50,6 +69,11 @@ def test_somebody_elses_folder_is_not_written_to(folder, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
     with pytest.raises(LabError, match="XDG_RUNTIME_DIR"):
         Record("a", (1,), ME).create()
+    assert list(folder.iterdir()) == []
+    # Nor is it read: that would let somebody else choose what this user kills.
+    (folder / "a.json").write_text(json.dumps(asdict(Record("a", (1,), ME))))
+    with pytest.raises(LabError, match="somebody else's"):
+        record.find_all()
 
 
 @pytest.mark.parametrize("name", ["", "A", "a-b", "../a", "x" * 17, "a b"])

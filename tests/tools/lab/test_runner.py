@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.lab.machines import PYTHON, eventually, networks, running, said, users
+from tests.tools.lab.machines import (
+    PYTHON,
+    SECONDS,
+    eventually,
+    networks,
+    running,
+    said,
+    users,
+)
 from thinwire.errors import ConfigError, LabError
 from thinwire.tools.lab import Lab, record
 
@@ -52,7 +60,10 @@ def test_ranks_of_a_host_share_its_network(pair):
     lines = []
     command = ["sh", "-c", f"echo {show} $(readlink /proc/self/ns/net)"]
     outcome = pair.run(
-        command, ranks_per_host=2, tell=lambda *line: lines.append(line), timeout=20
+        command,
+        ranks_per_host=2,
+        tell=lambda *line: lines.append(line),
+        timeout=SECONDS,
     )
     assert outcome.codes == (0, 0, 0, 0)
     found = [line.rsplit(" ", 1) for _, line in sorted(lines)]
@@ -87,6 +98,15 @@ def test_lines_are_printed_after_their_host(pair, capfd):
     assert sorted(out) == sorted(f"[{h}] {x}" for h in (0, 1) for x in expected)
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_who_writes_ends_quietly_once_nobody_listens(pair):
+    def tell(rank, line):
+        raise BrokenPipeError
+
+    outcome = pair.run(["sh", "-c", "while echo line; do :; done"], tell=tell)
+    assert outcome.codes[outcome.failed] == -signal.SIGPIPE
+
+
 def test_one_failure_ends_the_others(pair):
     start = time.monotonic()
     outcome = pair.run(["sh", "-c", "[ $RANK = 0 ] && sleep 60; exit 7"])
@@ -97,11 +117,22 @@ def test_one_failure_ends_the_others(pair):
     assert eventually(lambda: running(pair.record) == [])
 
 
-def test_what_does_not_want_to_end_is_killed(pair, monkeypatch):
+STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.environ["RANK"] == "0":
+    open(sys.argv[1], "w").close()
+    time.sleep(60)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+os.abort()
+"""
+
+
+def test_what_does_not_want_to_end_is_killed(pair, monkeypatch, tmp_path):
     monkeypatch.setattr("thinwire.tools.lab.runner._GRACE_SECONDS", 0.2)
-    stubborn = "import os, signal, time; signal.signal(15, signal.SIG_IGN)\n"
-    stubborn += "time.sleep(0.3 if os.environ['RANK'] == '1' else 60); os.abort()"
-    outcome = pair.run([*PYTHON, stubborn], tell=lambda *_: None)
+    command = [*PYTHON, STUBBORN, str(tmp_path / "deaf")]
+    outcome = pair.run(command, tell=lambda *_: None)
     assert outcome.codes == (-signal.SIGKILL, -signal.SIGABRT)
     assert outcome.code == 128 + signal.SIGABRT
 
@@ -197,19 +228,20 @@ def test_nothing_is_left_of_a_runner_that_is_ended(number):
 
 def test_a_killed_lab_is_gone_and_its_run_fails():
     lab, outcomes = Lab(hosts=2), []
-    heard = threading.Event()
+    ready = threading.Semaphore(0)
     with lab:
         there = networks(lab.record)
         waiting = threading.Thread(
             target=lambda: outcomes.append(
                 lab.run(
                     ["sh", "-c", "setsid sleep 60 & echo ready; wait"],
-                    tell=lambda *_: heard.set(),
+                    tell=lambda *_: ready.release(),
                 )
             )
         )
         waiting.start()
-        assert heard.wait(20)
+        # Both: one that had not entered yet would fail of itself.
+        assert all(ready.acquire(timeout=SECONDS) for _ in range(2))
         os.kill(lab.record.owner.pid, signal.SIGKILL)
         waiting.join()
     # The kernel kills both; the runner ends the other one if it sees one dead first.

@@ -27,7 +27,7 @@ lines = []
 with Lab(2, "100mbit") as lab:
     pids = [lab.record.switch, *lab.record.pids]
     command = ["sh", "-c", "ip -o -4 address show eth0; tc qdisc show dev eth0"]
-    codes = lab.run(command, tell=lambda *line: lines.append(line), timeout=20).codes
+    codes = lab.run(command, tell=lambda *line: lines.append(line), timeout=50).codes
     lab.cut(1)
     lab.heal(1)
 print(json.dumps({"user": os.geteuid(), "pids": pids, "codes": codes, "lines": lines}))

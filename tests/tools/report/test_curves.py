@@ -52,6 +52,20 @@ def test_names_stand_beside_their_lines_and_apart():
     assert all(second - first >= 16 for first, second in pairwise(tops))
 
 
+def test_a_heading_and_a_level_are_drawn_apart_from_the_lines():
+    line = Series("a", [(1.0, 1.0), (3.0, 5.0)])
+    picture = drawn(line, heading=("A <title>", "and more"), level=3.0)
+    said = {each.text: each for each in picture.iter(f"{SPACE}text")}
+    (found,) = picture.iter(f"{SPACE}polyline")
+    (_, low), (_, high) = spots(found)
+    assert float(said["A <title>"].get("y")) < float(said["and more"].get("y")) < high
+    (level,) = [x for x in picture.iter(f"{SPACE}line") if x.get("class") == "level"]
+    assert float(level.get("y1")) == pytest.approx((low + high) / 2, abs=0.2)
+    # One that no line reaches is in the picture too.
+    (far,) = drawn(line, level=0.0).iter(f"{SPACE}polyline")
+    assert spots(far)[0][1] < spots(next(drawn(line).iter(f"{SPACE}polyline")))[0][1]
+
+
 def test_exact_numbers_are_there_for_a_pointer_even_of_long_lines():
     line = Series("long", [(float(n), 1 / (n + 1)) for n in range(5000)])
     text = curves([line], AXES, "about")

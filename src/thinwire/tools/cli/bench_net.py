@@ -19,7 +19,7 @@ _MOST_SHOWN = 8  # ranks whose pairs fit a terminal
 
 def measure(where: Place, file: Path, outputs: Outputs) -> None:
     """Measure, show, save."""
-    files.check_folder(file)
+    files.check_writable(file)
     outputs.check()
     settings = net.Settings(shaped=where.shaped)
     found = run(where, "net", asdict(settings))

@@ -22,8 +22,8 @@ from thinwire.tools.cli.demo_progress import progress
 from thinwire.tools.cli.demo_table import Result, show
 from thinwire.tools.cli.options import Density, Json, takes
 from thinwire.tools.cli.outputs import Outputs
-from thinwire.tools.demo import chart
 from thinwire.tools.demo.loop import Look, ProgressEvent, Recipe, Run
+from thinwire.tools.demo.picture import draw
 from thinwire.tools.demo.race import Settings
 from thinwire.tools.lab import Lab
 from thinwire.tools.quantities import rate_text
@@ -82,7 +82,7 @@ def command(options: Options) -> None:
 def run(chosen: Settings, options: Options) -> None:
     """Run the demo, show its table, and write the picture and the figures."""
     picture, outputs = options.picture, Outputs(options.json)
-    files.check_folder(picture)
+    files.check_writable(picture)
     outputs.check()
     console = outputs.console
     if launched():
@@ -104,7 +104,7 @@ def run(chosen: Settings, options: Options) -> None:
     result = Result(chosen, tuple(runs), where.shaped, rate_text(where.bits or 0))
     show(result, console)
     if where.shaped:
-        picture.write_text(chart.draw(runs, *result.captions))
+        picture.write_text(draw(runs, *result.captions), encoding="utf-8")
         console.print(f"Picture: {picture.resolve()}", highlight=False, soft_wrap=True)
     outputs.write(result.as_dict())
 

@@ -18,6 +18,7 @@ OnProgress = Callable[[ProgressEvent], None]
 _BAR = 14
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _CURVE = 16  # columns
+_WITH_CURVES = 76  # columns of a terminal
 _PARTS = 5  # of a run: a line for each, where there is no terminal
 
 
@@ -35,12 +36,15 @@ def progress(chosen: Settings, console: Console) -> Iterator[OnProgress]:
         return
     latest: dict[str, list[ProgressEvent]] = {}
     with Live(
-        _table(chosen, latest), console=console, refresh_per_second=4, transient=True
+        _table(chosen, latest, console.width),
+        console=console,
+        refresh_per_second=4,
+        transient=True,
     ) as live:
 
         def on_progress(event: ProgressEvent) -> None:
             latest.setdefault(event.method, []).append(event)
-            live.update(_table(chosen, latest))
+            live.update(_table(chosen, latest, console.width))
 
         yield on_progress
 
@@ -64,13 +68,18 @@ def _lines(chosen: Settings, console: Console) -> OnProgress:
     return on_progress
 
 
-def _table(chosen: Settings, latest: dict[str, list[ProgressEvent]]) -> Group:
+def _table(
+    chosen: Settings, latest: dict[str, list[ProgressEvent]], width: int
+) -> Group:
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("method", style="bold", no_wrap=True)
     table.add_column("time", no_wrap=True)
     for heading in ("", "steps", "tokens/s", "loss"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("over time", no_wrap=True)
+    # The figures come first where there is no room for all.
+    curves = width >= _WITH_CURVES
+    if curves:
+        table.add_column("over time", no_wrap=True)
     for method in chosen.methods:
         events = latest.get(method)
         if not events:
@@ -85,7 +94,7 @@ def _table(chosen: Settings, latest: dict[str, list[ProgressEvent]]) -> Group:
             f"{now.step}",
             f"{speed:,.0f}",
             f"{now.held_out:.2f}",
-            _curve(events, latest),
+            *([_curve(events, latest)] if curves else []),
         )
     said = "Training the same model with each method, in turns. Lower loss is better."
     waiting = "" if latest else " Starting ..."

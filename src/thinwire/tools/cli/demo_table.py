@@ -11,10 +11,11 @@ from rich.table import Table
 from thinwire.tools.cli import formatting
 from thinwire.tools.cli.demo_progress import tokens_per_second
 from thinwire.tools.demo import methods
-from thinwire.tools.demo.loop import Run
+from thinwire.tools.demo.loop import LEAST_STEPS, Run
 from thinwire.tools.demo.race import Settings
 
 _WIDTH = 80
+_LATE = 1.1  # of a method's time: its last step may well end after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,9 @@ def _table(result: Result) -> Table:
     if result.shaped and plain is not None:
         headings.append(f"plain DDP's {plain.loss:.2f}\nreached after")
     for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+        # A narrow terminal breaks headings, not figures.
+        widest = max(map(len, heading.split()))
+        table.add_column(heading, justify="right", min_width=widest)
     for run in result.runs:
         cells = [
             f"{run.steps}",
@@ -132,21 +135,34 @@ def _sooner(result: Result, run: Run) -> str:
 
 def _on_a_slow_network(result: Result) -> Iterator[str]:
     chosen, plain, ours = result.settings, result.plain, result.ours
+    late = any(run.seconds > _LATE * chosen.seconds for run in result.runs)
+    least = f", or as long as {LEAST_STEPS} steps take here," if late else ""
     yield (
-        f"Each method had {chosen.seconds:g} s on {chosen.workers} workers, joined by "
-        f"links of {result.rate}, to train the same small language model "
+        f"Each method had {chosen.seconds:g} s{least} on {chosen.workers} workers, "
+        f"joined by links of {result.rate}, to train the same small language model "
         f"({result.size} parameters)."
     )
     if plain is not None and ours is not None and ours.steps:
-        sent = f"{ours.sent / ours.steps / 1e6:.2f}"
         yield (
-            f"Plain DDP sends {plain.sent / plain.steps / 1e6:.2f} MB a step from each "
-            f"worker; {ours.method} sends {sent} MB, so it makes "
-            f"{ours.steps / plain.steps:.1f} times as many steps."
+            f"Plain DDP sends {plain.megabytes:.2f} MB a step from each worker; "
+            f"{ours.method} sends {ours.megabytes:.2f} MB{_part(result, plain, ours)}, "
+            f"and made {ours.steps / plain.steps:.1f} times as many steps."
         )
         yield _verdict(result, plain, ours)
     yield "The loss is taken on text that was not trained on; lower is better."
     yield "After each run all workers held the same model, bit for bit."
+
+
+def _part(result: Result, plain: Run, ours: Run) -> str:
+    """What the bytes of a sparse method are; "auto" may send all of a gradient too."""
+    density = result.settings.recipe.density
+    is_part = methods.is_sparse(ours.method, density)
+    if not is_part or 2 * ours.megabytes > plain.megabytes:
+        return ""
+    return (
+        f", the largest {100 * density:g} % of the gradient (the rest is kept and "
+        "added to later ones)"
+    )
 
 
 def _verdict(result: Result, plain: Run, ours: Run) -> str:

@@ -91,8 +91,8 @@ def down(
     everything: Annotated[bool, typer.Option("--all", help="Every lab.")] = False,
 ) -> None:
     """Take a lab down. One whose process was killed is gone already."""
-    chosen = [each.name for each in record.find_all()] if everything else [name]
-    for each in chosen:
+    every = [each.name for each in record.find_all() if each.pids]  # not half-built
+    for each in every if everything else [name]:
         found = Lab.find(each)
         found.down()
         _say(f"Lab {found.record.name}: down")

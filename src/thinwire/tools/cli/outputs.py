@@ -35,7 +35,7 @@ class Outputs:
         """Refuse what could not be written, before anything is measured."""
         for path in (self.figures, self.page):
             if path is not None and str(path) != STANDARD_OUTPUT:
-                files.check_folder(path)
+                files.check_writable(path)
         if self.page is not None and self.page.suffix not in {".html", ".htm"}:
             raise ConfigError(
                 f"report is {self.page}: it is a page of HTML; give a file that ends "

@@ -20,6 +20,7 @@ from thinwire.tools.demo.methods import Trainer, Update
 from thinwire.tools.demo.model import CharacterModel, Shape, loss_of
 from thinwire.tools.demo.text import Corpus, windows
 
+LEAST_STEPS = 10
 LOOKS = 16  # at the held-out loss, in a run
 _WARM_STEPS = 4  # that compile kernels and settle DDP's buckets, on another model
 _CHECK_SECONDS = 0.5  # between looks at the clock, by all ranks together
@@ -54,7 +55,7 @@ class Limits:
 
     seconds: float
     most: int | None = None
-    least: int = 10
+    least: int = LEAST_STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,11 @@ class Run:
     def loss(self) -> float:
         """The last held-out loss."""
         return self.looks[-1].loss
+
+    @property
+    def megabytes(self) -> float:
+        """What it sent in a step."""
+        return self.sent / self.steps / 1e6
 
     def seconds_to(self, loss: float) -> float | None:
         """When it first reached a held-out loss, between two looks at it; or never."""

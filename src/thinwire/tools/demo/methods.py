@@ -63,7 +63,7 @@ class Trainer:
                 self.model,
                 method,
                 density=update.density,
-                warmup=update.warmup if _is_sparse(method, update.density) else 0,
+                warmup=update.warmup if is_sparse(method, update.density) else 0,
                 clip=_LARGEST_NORM,
                 seed=update.seed,
             )
@@ -130,6 +130,15 @@ def is_of_torch(method: str) -> bool:
     return method == PLAIN or powersgd_rank(method) is not None
 
 
+def is_sparse(method: str, density: float) -> bool:
+    """Whether it sends a part of the gradient only.
+
+    >>> is_sparse("spardl", 0.01), is_sparse("bf16", 0.01)
+    (True, False)
+    """
+    return catalog.reducer(method, density=density).collective.density is not None
+
+
 def powersgd_rank(method: str) -> int | None:
     """The rank in the name of PowerSGD.
 
@@ -153,7 +162,3 @@ def _power_state(rank: int, seed: int) -> PowerSGDState:
         start_powerSGD_iter=POWERSGD_DENSE_STEPS,
         random_seed=seed,
     )
-
-
-def _is_sparse(method: str, density: float) -> bool:
-    return catalog.reducer(method, density=density).collective.density is not None

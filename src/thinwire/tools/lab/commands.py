@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from thinwire.errors import LabError
 from thinwire.tools.lab import enter
 
-_SECONDS = 30.0
+_SECONDS = 120.0  # a busy machine takes seconds to start Python
 
 # Nothing of the user's Python is read: not the packages of site, not the folder.
 SCRIPT = [sys.executable, "-I", "-S"]

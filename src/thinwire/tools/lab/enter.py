@@ -97,10 +97,12 @@ def _main(pid: int, kinds: str, command: list[str]) -> None:
     if kinds == "net":
         _exec(command)
     os.chdir(folder)
-    # Who ends the command ends its group; this process has to say how it ended.
+    child = _start(command)
+    # Who ends the command ends its group; this process has to say how it ended. Not
+    # before there is a command: it would miss a signal that it still ignores then.
     for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)
-    _end_alike(_wait(_start(command)))
+    _end_alike(_wait(child))
 
 
 if __name__ == "__main__":

@@ -105,11 +105,14 @@ class Record:
     def create(self) -> None:
         """Write the file, which must not exist."""
         try:
-            find_all()  # one of this name may be gone
             FOLDER.mkdir(mode=0o700, exist_ok=True)
-            _check_owner()
-            with self.file.open("x") as file:
-                json.dump(asdict(self), file)
+            find_all()  # one of this name may be gone
+            fresh = self._write()
+            try:
+                # All of it at once: another lab that is built now reads the file.
+                self.file.hardlink_to(fresh)
+            finally:
+                fresh.unlink()
         except FileExistsError as error:
             raise LabError(
                 f"there is a lab {self.name!r} already: choose another name, or "
@@ -122,9 +125,14 @@ class Record:
 
     def replace(self) -> None:
         """Write the file anew; a reader finds the old one or the new one."""
-        fresh = self.file.with_suffix(".new")
-        fresh.write_text(json.dumps(asdict(self)))
-        fresh.replace(self.file)
+        self._write().replace(self.file)
+
+    def _write(self) -> Path:
+        """A file that is nobody else's, with the record in it."""
+        number, name = tempfile.mkstemp(dir=FOLDER, prefix=f"{self.name}.")
+        with os.fdopen(number, "w") as file:
+            json.dump(asdict(self), file)
+        return Path(name)
 
     def forget(self) -> None:
         """Remove the files."""
@@ -139,6 +147,7 @@ def new_name() -> str:
 
 def find_all() -> list[Record]:
     """The records of all labs of this user; those of labs that are gone are removed."""
+    _check_owner()
     found = []
     for file in sorted(FOLDER.glob("*.json")):
         with suppress(FileNotFoundError):  # taken down meanwhile
@@ -165,10 +174,15 @@ def _read(file: Path) -> Record:
 
 
 def _check_owner() -> None:
-    """In a folder for all users, somebody else may have made this one."""
-    found = FOLDER.stat()
-    if found.st_uid != os.geteuid():
-        raise PermissionError
+    """In a folder for all users, somebody else may have made this one.
+
+    What he writes there would be entered as this user's lab, and killed.
+    """
+    with suppress(FileNotFoundError):
+        if FOLDER.lstat().st_uid != os.geteuid():
+            raise LabError(
+                f"{FOLDER} is somebody else's: set XDG_RUNTIME_DIR to a folder of yours"
+            )
 
 
 def _start(pid: int) -> str:

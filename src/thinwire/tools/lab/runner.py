@@ -24,6 +24,8 @@ RATES_VARIABLE = "THINWIRE_LAB_RATES"
 
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 3.0
+# To read what a process has printed; longer if what it started holds the pipe open.
+_LAST_LINES_SECONDS = 10.0
 # Below the ports that the kernel gives out, and another one for every run: two runs may
 # go on at once, and a port is not free at once after a process that was killed.
 _PORTS = range(20_000, 30_000)
@@ -180,12 +182,15 @@ class _Processes:
             process.wait()
             assert process.stdin is not None
             process.stdin.close()
+        end = time.monotonic() + _LAST_LINES_SECONDS
         for listener in self.listeners:
-            listener.join(_GRACE_SECONDS)
+            listener.join(max(0.0, end - time.monotonic()))
 
     def _listen(self, rank: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        with process.stdout:
+        # Once nobody hears the lines, as in a pipe to head, the process's own pipe is
+        # closed: it ends when it writes.
+        with process.stdout, suppress(BrokenPipeError):
             for line in process.stdout:
                 with self.speaking:
                     self.tell(rank, line.rstrip("\n"))

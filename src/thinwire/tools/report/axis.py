@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import ceil, floor, log10
 
 _STEPS = (1, 2, 2.5, 5, 10)
+_NEAR = 0.1  # of what the numbers span
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +28,18 @@ class Axis:
     def around(
         cls, numbers: Sequence[float], start: float, end: float, *, log: bool = False
     ) -> "Axis":
-        """All of the numbers, with a little room."""
+        """All of the numbers, with a little room; it begins at a zero that is near.
+
+        >>> Axis.around([1.0, 25.0], 0.0, 1.0).low, Axis.around([20, 30], 0, 1).low
+        (0.0, 19.6)
+        """
         if log:
             positive = [number for number in numbers if number > 0] or [1.0]
             return cls(min(positive) / 1.15, max(positive) * 1.15, start, end, log=True)
         low, high = min(numbers, default=0.0), max(numbers, default=1.0)
         room = 0.04 * (high - low) or abs(high) / 2 or 1.0
-        return cls(0.0 if low == 0 else low - room, high + room, start, end)
+        is_near = 0 <= low <= _NEAR * (high - low)
+        return cls(0.0 if is_near else low - room, high + room, start, end)
 
     def at(self, number: float) -> float:
         """The place of a number; one beyond an end is at that end."""

@@ -11,6 +11,7 @@ from thinwire.tools.report.style import variables
 _LETTER, _NARROW, _WIDE = 9.0, 6.0, 13.0  # of bold ones at 13 pixels, seldom more
 _LINE = 17.0  # names are at least this far apart
 _LEFT, _TOP, _BOTTOM = 54.0, 14.0, 44.0
+_HEADING = 42.0  # the height of two lines
 _LEADER = 18.0  # from the end of a line to its name
 _MOST_MARKS = 60  # points of a line that say their numbers
 _WIDER = "mwMW@%OQGD"
@@ -22,6 +23,8 @@ _STYLE = f"""{variables(".curves")}
 .curves .soft{{fill:var(--soft)}}.curves .end{{text-anchor:end}}
 .curves .middle{{text-anchor:middle}}.curves .ground{{fill:var(--page)}}
 .curves .rule{{stroke:var(--rule);stroke-width:1}}
+.curves .title{{font-size:18px;font-weight:600}}
+.curves .level{{stroke:var(--soft);stroke-width:1;stroke-dasharray:4 4}}
 .curves .leader{{stroke:var(--soft);stroke-width:1;stroke-dasharray:1 3}}
 .curves polyline{{fill:none;stroke-width:2.2;stroke-linejoin:round}}
 .curves polyline.ours{{stroke:var(--ours)}}
@@ -44,30 +47,36 @@ class Series:
     ours: bool = False
 
 
-def curves(
+def curves(  # noqa: PLR0913 - what and how to draw, the latter by keyword
     series: Sequence[Series],
     axes: tuple[str, str],
     about: str,
     *,
     size: tuple[int, int] = (860, 400),
     log: tuple[bool, bool] = (False, False),
+    heading: tuple[str, str] = ("", ""),
+    level: float | None = None,
 ) -> str:
     """One SVG that needs nothing besides, for a file or within a page.
 
     `axes` are the words below and beside it, `about` says to a screen reader what it
-    shows, `log` makes an axis logarithmic. A pointer over a line gets exact numbers.
+    shows, `log` makes an axis logarithmic. `heading` is a title and a line below it,
+    `level` a number that has a line across. A pointer over a line gets exact numbers.
     """
     shown = [each for each in series if each.points]
     width, height = size
     room = _room([each.name for each in shown], width)
     xs = [x for each in shown for x, _ in each.points]
-    ys = [y for each in shown for _, y in each.points]
+    levels = [] if level is None else [level]
+    ys = [y for each in shown for _, y in each.points] + levels
+    top = _TOP + (_HEADING if any(heading) else 0.0)
     across = Axis.around(xs, _LEFT, width - room, log=log[0])
-    up = Axis.around(ys, height - _BOTTOM, _TOP, log=log[1])
+    up = Axis.around(ys, height - _BOTTOM, top, log=log[1])
     # Where few places across were measured, these are the ones to name.
     places = sorted(set(xs))
     few = log[0] and len(places) <= _FEW
-    drawn = [_frame(across, up, axes, places if few else ())]
+    drawn = [_heading(*heading), _frame(across, up, axes, places if few else ())]
+    drawn += [_across(each, across, up) for each in levels]
     drawn += [_line(*each, across, up) for each in _dashed(shown)]
     drawn += _names(shown, across, up, room)
     return (
@@ -130,6 +139,20 @@ def _frame(
         f"{beside}</text>"
     )
     return "".join(drawn)
+
+
+def _heading(title: str, below: str) -> str:
+    if not (title or below):
+        return ""
+    return (
+        f'<text class="title" x="{_LEFT}" y="24">{escape(title)}</text>'
+        f'<text class="soft" x="{_LEFT}" y="44">{escape(below)}</text>'
+    )
+
+
+def _across(level: float, across: Axis, up: Axis) -> str:
+    y = f"{up.at(level):.1f}"
+    return f'<line class="level" x1="{_LEFT}" x2="{across.end:.1f}" y1="{y}" y2="{y}"/>'
 
 
 def _colour(one: Series) -> str:

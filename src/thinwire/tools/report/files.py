@@ -1,6 +1,7 @@
 """Files of figures: what commands write with --json, and what reports read."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,10 +50,24 @@ _REMEDY = (
 )
 
 
-def check_folder(path: Path) -> None:
-    """Refuse a file whose folder is not there."""
+def check_writable(path: Path) -> None:
+    """Refuse a file that could not be written; one that is there stays as it is."""
     if not path.parent.is_dir():
         raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise ConfigError(f"cannot write {path}: it is a folder; give a file in it")
+    may = os.access(path, os.W_OK) if path.exists() else _can_be_made(path)
+    if not may:
+        raise ConfigError(f"cannot write {path}: this user may not; give another file")
+
+
+def _can_be_made(path: Path) -> bool:
+    try:
+        path.touch()
+    except OSError:
+        return False
+    path.unlink(missing_ok=True)  # another rank may have done so
+    return True
 
 
 def read(path: Path) -> list[dict[str, Any]]:
