@@ -92,7 +92,7 @@ def _exact_phases(row: Figures) -> str:
 
 
 def _table(rows: Sequence[Figures], figures: Figures) -> str:
-    dense, floor = dense_of(list(rows)), figures["floor"]
+    dense, floor = dense_of(rows), figures["floor"]
     forecast = any(row["forecast"] is not None for row in rows)
     heads = ["method", "median ms", "quartiles", "x dense", "cpu ms", "MB sent"]
     heads += ["x floor"]
