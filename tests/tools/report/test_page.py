@@ -123,6 +123,14 @@ def test_what_does_not_exchange_is_no_method():
     assert judged(row("torch", 1.0), alone).headline == "Stay with plain DDP"
 
 
+def test_latency_is_said_to_be_shaped_where_it_is():
+    assert "Latency is not shaped" in draw([reduction()])
+    text = draw([reduction(delay=0.02)])
+    assert "Latency is not shaped" not in text
+    assert "Every message is 20 ms late" in text
+    assert "links of 1 Gbit/s, 20 ms late, in a lab" in text
+
+
 def test_what_is_not_shaped_or_a_forecast_is_said_to_be():
     rows = [row("torch", 0.1, wire=None, forecast=0.4), row("topk", 0.1)]
     text = draw([reduction(place="loopback", rows=rows)])

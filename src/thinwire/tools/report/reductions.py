@@ -136,9 +136,13 @@ def _notes(figures: Figures) -> Iterator[str]:
                 f"{rate(figures['rate'])}, as if each had a processor of its own."
             )
     if figures["place"] == "lab":
+        late = figures.get("delay", 0.0)
+        latency = (
+            f"Every message is {ms(late)} late" if late else "Latency is not shaped"
+        )
         yield (
-            "Links of a lab on one machine. Latency is not shaped, and messages "
-            "smaller than a link's burst cross at once: compare with the nominal time."
+            f"Links of a lab on one machine. {latency}, and messages smaller than a "
+            "link's burst cross at once: compare with the nominal time."
         )
     if figures["ranks_per_machine"] > 1:
         yield (

@@ -80,7 +80,9 @@ def link(figures: Figures) -> str:
     if figures["place"] == "loopback":
         return "loopback"
     if figures["place"] == "lab" or figures["rate"]:
-        return f"links of {rate(figures['rate'])} in a lab"
+        late = figures.get("delay", 0.0)  # files of before have none
+        after = f", {ms(late)} late," if late else ""
+        return f"links of {rate(figures['rate'])}{after} in a lab"
     return "a network of the user's"
 
 
