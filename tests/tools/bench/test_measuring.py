@@ -178,7 +178,7 @@ def test_a_model_that_is_none_is_refused(model, said):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"size": 0}, "size is 0"),
+        ({"size": 0}, "0 parameters"),
         ({"density": 2.0}, "density is 2.0"),
         ({"repeats": 2}, "2 repeats"),
         ({"seconds": 0.0}, "0.0 seconds"),

@@ -22,7 +22,7 @@ def run(capture, *arguments):
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """Not a rank of anything."""
-    for name in ("RANK", "WORLD_SIZE", "THINWIRE_LAB_RATES"):
+    for name in ("RANK", "WORLD_SIZE", "THINWIRE_LAB_RATES", "THINWIRE_LAB_DELAY"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -33,7 +33,7 @@ def alone(monkeypatch):
         (["net", "--rate", "fast"], "rate is 'fast'"),
         (["net", "--out", "nowhere/link.json"], "there is no folder nowhere"),
         (["reduce", "--size", "many"], "parameters is 'many'"),
-        (["reduce", "--parameters", "0"], "size is 0"),
+        (["reduce", "--parameters", "0"], "0 parameters"),
         (["reduce", "--density", "0"], "density is 0"),
         (["reduce", "--methods", "topk,magic"], "unknown method 'magic'"),
         (["reduce", "--methods", "spardl:teams=3"], "teams"),
@@ -157,6 +157,9 @@ def test_where_a_measurement_runs(monkeypatch):
     assert (ranks.kind, ranks.workers, ranks.network) == ("ranks", 5, "network")
     monkeypatch.setenv("THINWIRE_LAB_RATES", "1gbit,100mbit,1gbit")
     assert (launch.place(3).network, launch.place(3).bits) == ("lab", 10**8)
+    assert launch.place(3).latency == "Latency is not shaped."
+    monkeypatch.setenv("THINWIRE_LAB_DELAY", "0.02s")
+    assert launch.place(3).latency == "Every message is 20 ms late, one way."
     with pytest.raises(ConfigError, match="leave the rate out"):
         launch.place(3, "1gbit")
 

@@ -33,6 +33,8 @@ def folder(tmp_path, monkeypatch):
         (["up", "--delay", "20s"], "at most 10s"),
         (["up", "--loss", "60%"], "loss is '60%': give a number from 0 to 50"),
         (["up", "--loss", "0.1"], "loss is '0.1'"),
+        (["verify", "--hosts", "1"], "1 hosts: messages need 2 or more"),
+        (["verify", "--rate", "1gbit,fast"], "rate is 'fast'"),
         (["run", "--", "true"], "no lab is up"),
         (["down"], "no lab is up"),
         (["cut", "1"], "no lab is up"),
@@ -99,8 +101,9 @@ def test_links_that_do_not_hold_are_said_to(
 ):
     link = measured(share, sustained, burst)
     monkeypatch.setattr(lab_verify, "verify", lambda *_: link)
-    found, out, _ = run(capsys, "verify", "--rate", "1gbit")
+    found, out, err = run(capsys, "verify", "--rate", "1gbit")
     assert found == code
+    assert "sending messages between hosts: 1gbit (" in err
     assert all(verdict in out for verdict in verdicts)
     assert max(map(len, out.splitlines())) <= 80
     assert "without --delay and --loss" in " ".join(out.split())

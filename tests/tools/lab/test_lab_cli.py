@@ -43,7 +43,7 @@ def test_a_lab_stays_until_it_is_taken_down(capfd):
     assert "rank 1 failed (3)" in err
 
     show = ["sh", "-c", "echo $LOCAL_RANK of $LOCAL_WORLD_SIZE"]
-    code, out, _ = run(capfd, "run", "--ranks-per-host", "2", "--", *show)
+    code, out, _ = run(capfd, "run", "--workers-per-host", "2", "--", *show)
     assert code == 0
     assert sorted(out.splitlines()) == [f"[{r}] {r % 2} of 2" for r in range(4)]
 

@@ -41,7 +41,7 @@ def test_every_method_of_every_setting_is_in_it():
     for label in LABELS[2:]:
         # bars of time, phases, and the table, for either reduction
         assert found.text.count(label) >= 6, label
-    assert found.text.count("PowerSGD, rank 1") >= 4
+    assert found.text.count("PowerSGD rank 1") >= 4
     assert "765" in found.text
     assert "689 - 918" in found.text
     assert "674" in found.text  # nominal: 1.1e8 x 0.7654 bytes at 1 Gbit/s
@@ -92,6 +92,12 @@ def test_the_fastest_is_used_where_quartiles_are_apart():
     assert {"100 ms", "10 times", "11 MB"} <= set(said)
 
 
+def test_a_list_of_names_is_read_as_one():
+    names = ("torch-bf16", "torch-fp16", "powersgd-1")
+    said = judged(row("torch", 1.0), *(row(name, 1.1) for name in names)).drawn("")
+    assert "DDP + bf16 hook, DDP + fp16 hook, PowerSGD rank 1:" in said
+
+
 def test_dense_can_win():
     found = judged(row("torch", 0.1), row("spardl", 0.2))
     assert found.headline == "Stay with plain DDP"
@@ -115,6 +121,14 @@ def test_of_equals_the_one_that_sends_least_is_used():
 def test_what_does_not_exchange_is_no_method():
     alone = row("no exchange", 0.01, sent=None, wire=None)
     assert judged(row("torch", 1.0), alone).headline == "Stay with plain DDP"
+
+
+def test_latency_is_said_to_be_shaped_where_it_is():
+    assert "Latency is not shaped" in draw([reduction()])
+    text = draw([reduction(delay=0.02)])
+    assert "Latency is not shaped" not in text
+    assert "Every message is 20 ms late" in text
+    assert "links of 1 Gbit/s, 20 ms late, in a lab" in text
 
 
 def test_what_is_not_shaped_or_a_forecast_is_said_to_be():
@@ -195,6 +209,8 @@ def test_results_of_training_are_curves_of_one_task():
         (lambda f: f.pop("floor"), "no floor"),
         (lambda f: f.update({files.KIND: "plan"}), "no forecasts"),
         (lambda f: f.update({files.KIND: []}), "no figures"),
+        (lambda f: f["rows"].pop(0), "no row 'torch'"),
+        (lambda f: f.update(plan(recommended="auto")), "no row 'auto'"),
     ],
 )
 def test_files_of_anything_else_are_refused(tmp_path, change, said):
@@ -214,6 +230,9 @@ def test_figures_come_back_as_written(tmp_path):
     lines.write_text(f"{json.dumps(plan())}\n{json.dumps(result())}\n")
     assert files.read(lines) == [plan(), result()]
     path.write_text("{")
+    with pytest.raises(ConfigError, match="not JSON"):
+        files.read(path)
+    path.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="not JSON"):
         files.read(path)
     path.write_text('{"history": 1, "reduction": 2}')

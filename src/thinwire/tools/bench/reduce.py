@@ -59,7 +59,7 @@ class Settings:
     def __post_init__(self) -> None:
         check_density(self.density)
         if self.size < 1:
-            raise ConfigError(f"size is {self.size}: give the elements, 1 or more")
+            raise ConfigError(f"{self.size} parameters: give 1 or more")
         if self.repeats < LEAST_REPEATS:
             raise ConfigError(
                 f"{self.repeats} repeats: a spread needs {LEAST_REPEATS} or more"

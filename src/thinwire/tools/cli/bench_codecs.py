@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from thinwire import catalog, kernels
@@ -15,6 +14,7 @@ from thinwire.tools.bench import tensors
 from thinwire.tools.bench.codecs import Measured, bound, largest, measure, one_thread
 from thinwire.tools.cli.formatting import share
 from thinwire.tools.cli.outputs import Outputs
+from thinwire.tools.cli.progress import telling
 
 DEFAULT_CODECS = (
     "raw,elias-fano+bfloat16,rice+bfloat16,rice+int8,rice+log6,rice+log5,rice+log4,"
@@ -75,10 +75,10 @@ def run(tensor: Path, density: float, codecs: str, outputs: Outputs) -> None:
     outputs.check()
     dense = tensors.load(tensor)
     rows = {}
-    with one_thread(), Console(stderr=True).status("") as status:
+    with one_thread(), telling("measuring") as tell:
         vector = largest(dense, density)
         for name, codec in chosen.items():
-            status.update(f"measuring {name}")
+            tell(name)
             rows[name] = measure(
                 codec, vector, lambda indices: kernels.gather(dense, indices)
             )

@@ -98,7 +98,7 @@ def _notes(profile: Profile, where: Place) -> list[str]:
             "thinwire lab run -- thinwire bench net"
         )
     if where.shaped:
-        notes.append(f"Links of a lab, shaped to {where.rate}; latency is not shaped.")
+        notes.append(f"Links of a lab, shaped to {where.rate}. {where.latency}")
     if profile.ranks_per_machine > 1:
         notes.append(
             f"{profile.ranks_per_machine} ranks share a machine's {profile.cores} "

@@ -104,7 +104,12 @@ def measure(where: Place, settings: Settings, outputs: Outputs) -> None:
     if found is None:
         return
     console = outputs.console
-    figures = {files.KIND: "reduce", "version": files.VERSION, **found}
+    figures = {
+        files.KIND: "reduce",
+        "version": files.VERSION,
+        "delay": where.delay,
+        **found,
+    }
     show(figures, console)
     for line in remarks(figures, where):
         console.print(line, style="yellow", highlight=False, markup=False)
@@ -133,7 +138,7 @@ def remarks(figures: dict[str, Any], where: Place) -> list[str]:
             )
         said.append(text)
     elif figures["place"] == "lab":
-        said.append("Links of a lab: latency is not shaped.")
+        said.append(f"Links of a lab. {where.latency}")
     if figures["ranks_per_machine"] > 1:
         said.append(
             f"{figures['ranks_per_machine']} ranks share a machine's processors, "

@@ -93,7 +93,12 @@ def measure(where: Place, settings: Settings, outputs: Outputs) -> None:
     if found is None:
         return
     console = outputs.console
-    figures = {files.KIND: "train", "version": files.VERSION, **found}
+    figures = {
+        files.KIND: "train",
+        "version": files.VERSION,
+        "delay": where.delay,
+        **found,
+    }
     console.print(_table(figures))
     console.print(_NOTES, style="dim", highlight=False)
     if where.kind == "loopback":

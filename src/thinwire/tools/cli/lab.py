@@ -68,7 +68,7 @@ def run(
         list[str], typer.Argument(help="What to run on each, after --.")
     ],
     *,
-    ranks_per_host: Annotated[
+    workers_per_host: Annotated[
         int, typer.Option(help="Processes on each host, which share its link.")
     ] = 1,
     name: Name = "",
@@ -77,7 +77,7 @@ def run(
 
     It ends with the first failure; its exit code is this command's.
     """
-    outcome = Lab.find(name).run(command, ranks_per_host=ranks_per_host)
+    outcome = Lab.find(name).run(command, ranks_per_host=workers_per_host)
     if outcome.failed is not None:
         code = outcome.codes[outcome.failed]
         _complain(f"rank {outcome.failed} failed ({code}); the others were ended")

@@ -4,14 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from thinwire.errors import ConfigError
 from thinwire.tools.cli.formatting import milliseconds, nbytes, share
 from thinwire.tools.cli.outputs import Outputs
+from thinwire.tools.cli.progress import telling
 from thinwire.tools.lab.shaping import rate_name
 from thinwire.tools.lab.verify import Measured, Timed, holds_rate, verify
+from thinwire.tools.quantities import parse_rate
 
+_LEAST_HOSTS = 2
 _HEADINGS = ("burst", "message", "nominal", "measured", "share")
 
 _NOTES = """\
@@ -25,8 +28,15 @@ this rate. Measured in labs made for it, without --delay and --loss."""
 def run(rates: Sequence[str], hosts: int, outputs: Outputs) -> bool:
     """Measure and show; whether all rates hold and all messages are shaped."""
     outputs.check()
-    with Console(stderr=True).status("sending messages between two hosts"):
-        measured = [verify(rate, hosts) for rate in rates]
+    if hosts < _LEAST_HOSTS:
+        raise ConfigError(f"{hosts} hosts: messages need {_LEAST_HOSTS} or more")
+    for rate in rates:
+        parse_rate(rate)
+    measured = []
+    with telling("sending messages between hosts") as tell:
+        for rate in rates:
+            tell(rate)
+            measured.append(verify(rate, hosts))
     outputs.console.print(_table(measured, hosts))
     outputs.console.print(_NOTES, style="dim", highlight=False)
     outputs.write([_as_dict(each) for each in measured])

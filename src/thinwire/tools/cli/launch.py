@@ -27,8 +27,8 @@ from thinwire.tools.bench.ranks import (
 )
 from thinwire.tools.bench.worker import JOBS, MARK
 from thinwire.tools.lab import Lab, doctor
-from thinwire.tools.lab.runner import RATES_VARIABLE
-from thinwire.tools.quantities import parse_rate
+from thinwire.tools.lab.runner import DELAY_VARIABLE, RATES_VARIABLE
+from thinwire.tools.quantities import parse_duration, parse_rate
 
 _WORKER = [sys.executable, "-m", "thinwire.tools.bench.worker"]
 
@@ -41,6 +41,7 @@ class Place:
     workers: int
     rate: str = ""  # as typed: of the lab, or one that no lab could be built for
     why: str = ""  # no lab could be built
+    delay: float = 0.0  # of every message in a lab, one way, in seconds
 
     @property
     def shaped(self) -> bool:
@@ -53,6 +54,13 @@ class Place:
         if self.kind == "loopback":
             return self.kind
         return "lab" if self.shaped else "network"
+
+    @property
+    def latency(self) -> str:
+        """What a lab does to the latency, in a sentence."""
+        if self.delay:
+            return f"Every message is {1e3 * self.delay:g} ms late, one way."
+        return "Latency is not shaped."
 
     @property
     def bits(self) -> int | None:
@@ -70,7 +78,8 @@ def place(workers: int, rate: str = "") -> Place:
                 f"rate is {rate!r}, but ranks run already, on links of their own: "
                 "leave the rate out, or start this command alone"
             )
-        return Place("ranks", int(os.environ["WORLD_SIZE"]), given)
+        late = parse_duration(os.environ.get(DELAY_VARIABLE, "0s"), DELAY_VARIABLE)
+        return Place("ranks", int(os.environ["WORLD_SIZE"]), given, delay=late)
     if workers < 1:
         raise ConfigError(f"{workers} workers: start 1 or more")
     if not rate:

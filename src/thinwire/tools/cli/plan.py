@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -99,7 +100,8 @@ class PlanOptions:
         """What is to be forecast, or an error that names the option."""
         found = self._profile()
         ranks_per_machine, cores = self._sharing(found)
-        if self.bucket_mb <= 0:
+        nbytes = self.bucket_mb * (1 << 20)
+        if not 1 <= nbytes < inf:
             raise ConfigError(
                 f"bucket-mb is {self.bucket_mb}: give what DDP's bucket_cap_mb is"
             )
@@ -111,7 +113,7 @@ class PlanOptions:
             rounds=None if found is None else found.rounds,
             ranks_per_machine=ranks_per_machine,
             cores=cores,
-            bucket=round(self.bucket_mb * (1 << 20)),
+            bucket=round(nbytes),
             workers_per_host=self.workers_per_host,
         )
 

@@ -21,6 +21,8 @@ Tell = Callable[[int, str], None]  # a rank, and a line it printed
 
 # The variable with the rates of all hosts' links, in order.
 RATES_VARIABLE = "THINWIRE_LAB_RATES"
+# The variable with how late every message is, one way: "0.02s".
+DELAY_VARIABLE = "THINWIRE_LAB_DELAY"
 
 _POLL_SECONDS = 0.02
 _GRACE_SECONDS = 3.0
@@ -92,6 +94,7 @@ def environment(ranks: Ranks, rank: int, port: int) -> dict[str, str]:
         "GROUP_WORLD_SIZE": str(ranks.record.hosts),
         "GLOO_SOCKET_IFNAME": INTERFACE,
         RATES_VARIABLE: ",".join(map(rate_name, ranks.record.rates)),
+        DELAY_VARIABLE: f"{ranks.record.delay:g}s",
         # As torchrun does: the hosts share this machine's processors.
         "OMP_NUM_THREADS": given.get("OMP_NUM_THREADS", "1"),
         "PYTHONUNBUFFERED": given.get("PYTHONUNBUFFERED", "1"),

@@ -51,15 +51,16 @@ class Scenario:
         whole = ("parameters", "workers", "ranks_per_machine", "cores", "bucket")
         for name in (*whole, "workers_per_host"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
+                option = name.replace("ranks", "workers").replace("_", "-")
+                raise ConfigError(f"{option} is {getattr(self, name)}: give 1 or more")
         if self.workers % self.workers_per_host:
             raise ConfigError(
-                f"workers_per_host is {self.workers_per_host}, which does not divide "
+                f"workers-per-host is {self.workers_per_host}, which does not divide "
                 f"{self.workers} workers: every host must have equally many"
             )
         if self.workers_per_host > 1 and self.rounds is not None:
             raise ConfigError(
-                f"workers_per_host is {self.workers_per_host} and the link is a "
+                f"workers-per-host is {self.workers_per_host} and the link is a "
                 "measured one, of which it is not known what hosts share: give a rate"
             )
         if not 0 <= self.backward < inf:

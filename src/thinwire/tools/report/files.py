@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from thinwire.errors import ConfigError
+from thinwire.tools.report.words import DENSE
 
 KIND = "thinwire_bench"
 VERSION = 1
@@ -43,6 +44,8 @@ _NEEDED: Mapping[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
     ),
     "curves": (("title", "axes", "series"), "series", ("label", "points", "ours")),
 }
+# What the other rows of a kind are compared with.
+_DENSE = {"reduce": DENSE, "train": DENSE, "plan": "dense"}
 _NEEDED_RESULT = ("task", "workers", "metric_name", "result", "seconds", "device")
 _REMEDY = (
     "give files that thinwire bench reduce, bench train, plan or python -m "
@@ -77,11 +80,11 @@ def read(path: Path) -> list[dict[str, Any]]:
     """
     if not path.is_file():
         raise ConfigError(f"cannot read {path}: there is no such file; {_REMEDY}")
-    text = path.read_text()
-    parts = text.splitlines() if path.suffix == ".jsonl" else [text]
     try:
+        text = path.read_text(encoding="utf-8")
+        parts = text.splitlines() if path.suffix == ".jsonl" else [text]
         found = [json.loads(part) for part in parts if part.strip()]
-    except ValueError as error:
+    except ValueError as error:  # neither text nor JSON
         raise ConfigError(f"{path} is not JSON ({error}); {_REMEDY}") from error
     try:
         if not found:
@@ -117,6 +120,10 @@ def check(figures: object) -> None:
     _has(figures, needed)
     for row in rows:
         _has(row, of_rows)
+    labels = [row["label"] for row in rows]
+    for label in (_DENSE.get(found), figures.get("recommended")):
+        if label is not None and label not in labels:
+            raise ConfigError(f"it has no row {label!r}")
 
 
 def _has(found: object, needed: tuple[str, ...]) -> None:

@@ -92,7 +92,7 @@ def _exact_phases(row: Figures) -> str:
 
 
 def _table(rows: Sequence[Figures], figures: Figures) -> str:
-    dense, floor = dense_of(list(rows)), figures["floor"]
+    dense, floor = dense_of(rows), figures["floor"]
     forecast = any(row["forecast"] is not None for row in rows)
     heads = ["method", "median ms", "quartiles", "x dense", "cpu ms", "MB sent"]
     heads += ["x floor"]
@@ -136,9 +136,13 @@ def _notes(figures: Figures) -> Iterator[str]:
                 f"{rate(figures['rate'])}, as if each had a processor of its own."
             )
     if figures["place"] == "lab":
+        late = figures.get("delay", 0.0)
+        latency = (
+            f"Every message is {ms(late)} late" if late else "Latency is not shaped"
+        )
         yield (
-            "Links of a lab on one machine. Latency is not shaped, and messages "
-            "smaller than a link's burst cross at once: compare with the nominal time."
+            f"Links of a lab on one machine. {latency}, and messages smaller than a "
+            "link's burst cross at once: compare with the nominal time."
         )
     if figures["ranks_per_machine"] > 1:
         yield (

@@ -14,7 +14,7 @@ def by_time(figures: Figures) -> list[Figures]:
 
 def time_and_bytes(rows: Sequence[Figures], what: str) -> str:
     """Two bars for every method; those of ours have a colour of their own."""
-    dense = dense_of(list(rows))
+    dense = dense_of(rows)
     sent = any(nbytes(row) is not None for row in rows)
     heads = [f"{what}: median, quartiles"] + ["bytes sent"] * sent
     drawn = [

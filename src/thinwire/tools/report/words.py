@@ -1,6 +1,6 @@
 """Names and numbers of figures, in words: the same on every page."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 Figures = Mapping[str, Any]
@@ -10,8 +10,8 @@ DENSE = "torch"
 
 _PEERS = {
     "torch": "plain DDP",
-    "torch-bf16": "DDP, bf16 hook",
-    "torch-fp16": "DDP, fp16 hook",
+    "torch-bf16": "DDP + bf16 hook",
+    "torch-fp16": "DDP + fp16 hook",
     "no exchange": "no exchange",
 }
 
@@ -20,18 +20,18 @@ def name_of(row: Figures) -> str:
     """What a row is called on a page.
 
     >>> name_of({"label": "powersgd-2"}), name_of({"label": "spardl:teams=2"})
-    ('PowerSGD, rank 2', 'spardl:teams=2')
+    ('PowerSGD rank 2', 'spardl:teams=2')
     """
     label = str(row["label"])
     method, _, rank = label.partition("-")
     if method == "powersgd" and rank:
-        return f"PowerSGD, rank {rank}"
+        return f"PowerSGD rank {rank}"
     return _PEERS.get(label, label)
 
 
-def dense_of(rows: list[Figures]) -> Figures:
+def dense_of(rows: Iterable[Figures]) -> Figures:
     """Plain DDP's row."""
-    return next(row for row in rows if row.get("method", row["label"]) == DENSE)
+    return next(row for row in rows if row["label"] == DENSE)
 
 
 def nbytes(row: Figures) -> float | None:
@@ -80,7 +80,9 @@ def link(figures: Figures) -> str:
     if figures["place"] == "loopback":
         return "loopback"
     if figures["place"] == "lab" or figures["rate"]:
-        return f"links of {rate(figures['rate'])} in a lab"
+        late = figures.get("delay", 0.0)  # files of before have none
+        after = f", {ms(late)} late," if late else ""
+        return f"links of {rate(figures['rate'])}{after} in a lab"
     return "a network of the user's"
 
 
