@@ -58,6 +58,7 @@ VALUES: dict[str, tuple[str, list[object]]] = {
     "seed": ("gs-sgd", [*NUMBERS, 0.5, 1.0, "abc"]),
     "sparse": ("topk", ["", "rows", None, *TYPES, S2, Dense(), GTopK()]),
     "warn": ("topk", [None, 0, 1, "no", [], object()]),
+    "overlap": ("topk", [None, 0, 1, "no", [], object()]),
     "variant": ("gtopk", ["ring", None, *TYPES]),
     "teams": ("spardl", [0, -1, 3, True, 2.0, "2", "all", None, nan]),
     "gather": ("spardl", ["ring", None, *TYPES]),
@@ -91,7 +92,13 @@ VALUES: dict[str, tuple[str, list[object]]] = {
     "recheck": ("auto", [0, 2.5, *NUMBERS]),
 }
 
+# Options of sharded models, which tests/hooks/sharded gives wrong ones.
+SHARDED = {"mesh", "replicate_group"}
+
 TOGETHER = [
+    ("topk", {"overlap": True}, "mesh or overlap is given"),
+    ("topk", {"mesh": None}, "mesh or overlap is given"),
+    ("topk", {"replicate_group": [0, 1]}, "mesh or overlap is given"),
     ("dense", {"codec": "raw"}, "codec"),
     ("dense", {"warmup": "auto"}, "warmup"),
     ("bf16", {"codec": Split()}, "codec"),
@@ -177,7 +184,7 @@ def outcomes():
 def test_there_are_enough_calls():
     assert len(CALLS) >= 119
     known = Options.__annotations__.keys() | {"scope", "grad_scaler", "density"}
-    assert set(VALUES) == known | {"process_group", "timeout", "method"}
+    assert set(VALUES) | SHARDED == known | {"process_group", "timeout", "method"}
     assert set(RULES) - {"method"} <= set(VALUES)
 
 
