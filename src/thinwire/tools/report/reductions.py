@@ -5,9 +5,8 @@ from html import escape
 
 from thinwire.tools.report import page
 from thinwire.tools.report.bars import Bar, Row, bars, groups
-from thinwire.tools.report.curves import Series
+from thinwire.tools.report.curves import Series, both_sizes
 from thinwire.tools.report.judgement import Judgement
-from thinwire.tools.report.learning import both_sizes
 from thinwire.tools.report.timed import by_time, time_and_bytes
 from thinwire.tools.report.words import (
     Figures,
