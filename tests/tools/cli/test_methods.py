@@ -119,6 +119,14 @@ def test_a_method_without_a_fixed_cost_says_why(capsys, monkeypatch):
     assert "topk: not for 3 ranks" in out
 
 
+@pytest.mark.parametrize("command", ["plan", "bench reduce", "bench train", "methods"])
+def test_help_cuts_nothing_at_80_columns(capsys, command):
+    code, out, _ = run(capsys, *command.split(), "--help")
+    assert code == 0
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
 def test_version_and_help(capsys):
     assert run(capsys, "--version")[:2] == (0, f"thinwire {__version__}\n")
     code, out, _ = run(capsys, "--help")

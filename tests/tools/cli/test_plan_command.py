@@ -136,6 +136,12 @@ def test_only_low_densities_are_ranked_if_only_they_are_asked_for(capsys):
     assert "3.5 points behind dense on images" in " ".join(out.split())
 
 
+def test_one_worker_is_one(capsys):
+    code, out, _ = run(capsys, *SIZE, "--workers", 1, "--link", "1gbit,100us")
+    assert code == 0
+    assert "in 16 buckets, 1 worker, links of 120 MB/s" in " ".join(out.split())
+
+
 def test_x_dense_is_a_speed_up(capsys):
     _, out, _ = run(capsys, *USUAL, "--methods", "spardl", "--density", "0.01")
     (line,) = [line for line in out.splitlines() if line.startswith("spardl teams=1")]

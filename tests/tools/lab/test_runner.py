@@ -45,10 +45,11 @@ def pair():
 def test_the_environment_is_torchruns(pair):
     names = ("MASTER_ADDR", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     names += ("GROUP_RANK", "GROUP_WORLD_SIZE", "GLOO_SOCKET_IFNAME")
+    names += ("THINWIRE_LAB_RATES", "THINWIRE_LAB_DELAY")
     show = " ".join(f"${name}" for name in names)
     assert said(pair, "sh", "-c", f"echo {show}") == [
-        (0, "10.0.0.1 0 2 0 1 0 2 eth0"),
-        (1, "10.0.0.1 1 2 0 1 1 2 eth0"),
+        (0, "10.0.0.1 0 2 0 1 0 2 eth0 1gbit,1gbit 0s"),
+        (1, "10.0.0.1 1 2 0 1 1 2 eth0 1gbit,1gbit 0s"),
     ]
     ports = {line for _, line in said(pair, "sh", "-c", "echo $MASTER_PORT")}
     assert len(ports) == 1

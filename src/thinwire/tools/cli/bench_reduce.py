@@ -31,8 +31,9 @@ from thinwire.tools.quantities import parse_count
 from thinwire.tools.report import files
 from thinwire.tools.report.document import draw
 
-DEFAULT_METHODS = "bf16,topk,gtopk,spardl,gs-sgd"
-DEFAULT_PEERS = "torch-bf16,torch-fp16,powersgd-1,powersgd-2,powersgd-4"
+# With spaces, where help can wrap them.
+DEFAULT_METHODS = "bf16, topk, gtopk, spardl, gs-sgd"
+DEFAULT_PEERS = "torch-bf16, torch-fp16, powersgd-1, powersgd-2, powersgd-4"
 
 _SHORT = {"accumulate": "accum.", "exchange": "exch."}
 

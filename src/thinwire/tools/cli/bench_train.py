@@ -48,7 +48,7 @@ class TrainOptions:
         ),
     ] = "vgg16"
     methods: Methods = DEFAULT_METHODS
-    peers: Peers = "torch-bf16,powersgd-1"
+    peers: Peers = "torch-bf16, powersgd-1"
     density: Density = 0.01
     codec: Codecs = ""
     scope: Annotated[

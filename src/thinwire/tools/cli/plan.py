@@ -22,7 +22,8 @@ from thinwire.tools.plan.model import count_parameters
 from thinwire.tools.quantities import parse_count, parse_duration, parse_rate
 from thinwire.tools.report.document import draw
 
-DEFAULT_METHODS = "dense,bf16,topk,gtopk,spardl,gs-sgd"
+# With spaces, where help can wrap them.
+DEFAULT_METHODS = "dense, bf16, topk, gtopk, spardl, gs-sgd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ class PlanOptions:
         str,
         typer.Option(
             help="Methods, separated by commas; options after a colon, as in "
-            "spardl:teams=2,gtopk:variant=tree."
+            "spardl:teams=2, gtopk:variant=tree."
         ),
     ] = DEFAULT_METHODS
     density: Annotated[

@@ -27,8 +27,8 @@ _PARTS = {
 _NOTES = """\
 x dense: how many times as fast as plain DDP. behind dense: where training ended, in \
 points of accuracy (ResNet-20 on CIFAR-10) and percent of perplexity (LSTM on \
-WikiText-2), 8 workers, docs/experiments/results.md; -: not measured. The lower part \
-has densities that did not hold accuracy.
+WikiText-2), 8 workers, docs/experiments/results.md; -: not measured. Densities below \
+1 % are in a part of their own: those that were measured did not hold accuracy.
 step: from the start of the backward pass until the last gradient is averaged; \
 forward and optimizer are not in it. DDP's buckets are reduced one after the other \
 while backward goes on. sent: by the busiest rank. How it is made, and how far off it \
@@ -191,8 +191,9 @@ def setting(scenario: Scenario) -> str:
         shared += f", {scenario.workers_per_host} on each host's link"
     return (
         f"{count(scenario.parameters)} parameters in {scenario.buckets} bucket"
-        f"{'s' * (scenario.buckets > 1)}, {scenario.workers} workers{shared}, links "
-        f"of {nbytes(link.bandwidth)}/s and {milliseconds(link.latency)}, "
+        f"{'s' * (scenario.buckets > 1)}, {scenario.workers} worker"
+        f"{'s' * (scenario.workers > 1)}{shared}, links of "
+        f"{nbytes(link.bandwidth)}/s and {milliseconds(link.latency)}, "
         f"backward {milliseconds(scenario.backward)}"
     )
 

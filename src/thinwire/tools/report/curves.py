@@ -13,6 +13,7 @@ _LINE = 17.0  # names are at least this far apart
 _LEFT, _TOP, _BOTTOM = 54.0, 14.0, 44.0
 _HEADING = 42.0  # the height of two lines
 _LEADER = 18.0  # from the end of a line to its name
+_SIZES = {"wide": (920, 380), "narrow": (340, 300)}  # by their classes
 _MOST_MARKS = 60  # points of a line that say their numbers
 _WIDER = "mwMW@%OQGD"
 _FEW = 8
@@ -86,6 +87,21 @@ def curves(  # noqa: PLR0913 - what and how to draw, the latter by keyword
         f'<rect class="ground" width="{width}" height="{height}"/>'
         f"{''.join(drawn)}</svg>"
     )
+
+
+def both_sizes(
+    series: Sequence[Series],
+    axes: tuple[str, str],
+    about: str,
+    *,
+    log: tuple[bool, bool] = (False, False),
+) -> str:
+    """A chart for a wide page and one for a phone, of which one is shown."""
+    drawn = {
+        name: curves(series, axes, about, size=size, log=log)
+        for name, size in _SIZES.items()
+    }
+    return "".join(f'<div class="{name}">{each}</div>' for name, each in drawn.items())
 
 
 def _room(names: Sequence[str], width: int) -> float:

@@ -5,10 +5,8 @@ from itertools import accumulate
 from typing import Any
 
 from thinwire.tools.report import page
-from thinwire.tools.report.curves import Series, curves
+from thinwire.tools.report.curves import Series, both_sizes
 from thinwire.tools.report.words import Figures, number, percent, size
-
-WIDE, NARROW = (920, 380), (340, 300)
 
 _COMPARED = ("dense", "powersgd")
 
@@ -70,21 +68,6 @@ def _loss(name: str, group: Sequence[Figures]) -> str:
     )
     where = f"On {', '.join(dict.fromkeys(str(each['device']) for each in group))}."
     return page.section(f"{name}: loss against seconds", chart, where)
-
-
-def both_sizes(
-    series: Sequence[Series],
-    axes: tuple[str, str],
-    about: str,
-    *,
-    log: tuple[bool, bool] = (False, False),
-) -> str:
-    """A chart for a wide page and one for a phone, of which one is shown."""
-    drawn = {
-        name: curves(series, axes, about, size=size, log=log)
-        for name, size in (("wide", WIDE), ("narrow", NARROW))
-    }
-    return "".join(f'<div class="{name}">{each}</div>' for name, each in drawn.items())
 
 
 def _line(result: Figures, values: Sequence[float]) -> Series:

@@ -20,7 +20,7 @@ def section(figures: Figures) -> str:
     if safe:
         parts.append(page.section("Time and bytes of a step", _time(safe, lower)))
     if lower:
-        said = "Faster, but training ended further behind plain DDP: see the table."
+        said = "Training ended further behind plain DDP, where measured: see the table."
         parts.append(page.section("At densities below 1 %", _time(lower, safe), said))
     parts += [_parts(safe or rows), _table(rows)]
     title = f"{figures['parameters']:,} parameters, {figures['workers']} workers"

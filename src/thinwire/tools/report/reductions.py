@@ -5,10 +5,9 @@ from html import escape
 
 from thinwire.tools.report import page
 from thinwire.tools.report.bars import Bar, Row, bars, groups
-from thinwire.tools.report.curves import Series
+from thinwire.tools.report.curves import Series, both_sizes
 from thinwire.tools.report.judgement import Judgement
-from thinwire.tools.report.learning import both_sizes
-from thinwire.tools.report.timed import by_time, time_and_bytes
+from thinwire.tools.report.timed import by_time, time_and_bytes, times
 from thinwire.tools.report.words import (
     Figures,
     dense_of,
@@ -103,10 +102,7 @@ def _table(rows: Sequence[Figures], figures: Figures) -> str:
     for row in rows:
         sent = nbytes(row) or 0.0
         line = [
-            name_of(row),
-            number(1e3 * row["seconds"]),
-            f"{number(1e3 * row['low'])} - {number(1e3 * row['high'])}",
-            f"{dense['seconds'] / row['seconds']:.3g}",
+            *times(row, dense),
             number(1e3 * row["cpu"]),
             number(sent / 1e6),
             f"{sent / floor:.3g}" if floor else "-",

@@ -4,12 +4,11 @@ from html import escape
 
 from thinwire.tools.report import page
 from thinwire.tools.report.judgement import Judgement
-from thinwire.tools.report.timed import by_time, time_and_bytes
+from thinwire.tools.report.timed import by_time, time_and_bytes, times
 from thinwire.tools.report.words import (
     Figures,
     dense_of,
     link,
-    name_of,
     nbytes,
     number,
 )
@@ -25,10 +24,7 @@ def section(figures: Figures) -> str:
     )
     cells = [
         [
-            name_of(row),
-            number(1e3 * row["seconds"]),
-            f"{number(1e3 * row['low'])} - {number(1e3 * row['high'])}",
-            f"{dense['seconds'] / row['seconds']:.3g}",
+            *times(row, dense),
             "-" if nbytes(row) is None else number((nbytes(row) or 0.0) / 1e6),
         ]
         for row in rows

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 
 from thinwire.tools.report import page
 from thinwire.tools.report.bars import Bar, Row, bars
-from thinwire.tools.report.words import Figures, dense_of, ms, name_of, nbytes, size
+from thinwire.tools.report.words import (
+    Figures,
+    dense_of,
+    ms,
+    name_of,
+    nbytes,
+    number,
+    size,
+)
 
 
 def by_time(figures: Figures) -> list[Figures]:
@@ -32,6 +40,16 @@ def time_and_bytes(rows: Sequence[Figures], what: str) -> str:
         else "Ours in colour, PyTorch's in grey."
     )
     return page.section("Time and bytes", bars(drawn, heads, heads[0]), said)
+
+
+def times(row: Figures, dense: Figures) -> list[str]:
+    """Cells of a table: the name, the median, the quartiles, and times dense."""
+    return [
+        name_of(row),
+        number(1e3 * row["seconds"]),
+        f"{number(1e3 * row['low'])} - {number(1e3 * row['high'])}",
+        f"{dense['seconds'] / row['seconds']:.3g}",
+    ]
 
 
 def _bars(row: Figures, *, sent: bool) -> list[Bar]:
