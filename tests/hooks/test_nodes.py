@@ -225,6 +225,8 @@ def test_the_density_can_be_set():
 
 def opened_and_closed(group):
     """Files in memory while a state is used, and after it was closed."""
+    gc.collect()  # states that other tests have left open
+    before = files_in_memory()
     model = wrap("given", bucket_cap_mb=25)
     state = thinwire.attach(model, "topk", density=0.01, nodes=2, scope="model")
     given = {name: torch.ones(size) for name, size in SIZES.items()}
@@ -233,7 +235,7 @@ def opened_and_closed(group):
     state.close()
     del state, model
     gc.collect()
-    return used, files_in_memory()
+    return used - before, files_in_memory() - before
 
 
 def files_in_memory():
