@@ -226,5 +226,8 @@ def test_a_peer_that_tells_nonsense_is_named():
         def all_gather(self, body, *, nbytes):
             return [body, torch.tensor([-1]).view(torch.uint8)]
 
+        def rank_in_whole(self, rank):
+            return rank
+
     with pytest.raises(WireError, match="from rank 1: a negative number"):
         ok_topk.tell(Channel(Lying()), [3], torch.device("cpu"))

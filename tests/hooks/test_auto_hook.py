@@ -116,7 +116,7 @@ def test_nothing_is_lost_while_it_tries_and_afterwards(ranks, scope):
     for step in zip(*reports, strict=True):
         assert balanced(step)
     assert all(each == saved[0] for each in saved)
-    choices = [name for name in metrics[0] if name.startswith("unit_")]
+    choices = [name for name in metrics[0] if name.endswith("_choice")]
     assert len(choices) == (1 if scope == "model" else len(saved[0]))
     assert all(metrics[0][name] in (DENSE, WHOLE, SPARSE) for name in choices)
     assert metrics[0]["steps"] == 14

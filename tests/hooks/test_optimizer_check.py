@@ -68,6 +68,7 @@ def hooks() -> int:
 @pytest.fixture(autouse=True)
 def _clean():
     before = dict(_global_optimizer_pre_hooks)
+    _global_optimizer_pre_hooks.clear()  # what tests of other files have left
     yield
     _global_optimizer_pre_hooks.clear()
     _global_optimizer_pre_hooks.update(before)

@@ -53,7 +53,7 @@ class AutoMemory(CollectiveMemory):
     choice: int | None = None
     left: int = 0
     interval: int = 0
-    typical: dict[str, float] = field(default_factory=dict)
+    typical: dict[str, float] = field(default_factory=dict, compare=False)
 
     def load_dict(self, saved: Mapping[str, int]) -> None:
         self.signature, self.choice = saved.get("ways"), saved.get("choice")

@@ -127,7 +127,7 @@ _INNER = ("_orig_mod", "_forward_module")
 def unwrapped(model: object) -> Any:
     """The DDP or sharded model that wrappers hold, or what they hold instead.
 
-    >>> unwrapped(torch.compile(nn.Linear(2, 2)))
+    >>> unwrapped(nn.Linear(2, 2))
     Linear(in_features=2, out_features=2, bias=True)
     """
     while isinstance(model, nn.Module):

@@ -140,4 +140,6 @@ def clip_before_steps(
         scale = getattr(optimizer, "grad_scale", None)
         clip_(pieces, clip, 1.0 if scale is None else float(scale))
 
-    return register_optimizer_step_pre_hook(before_step).remove
+    remove = register_optimizer_step_pre_hook(before_step).remove
+    weakref.finalize(model, remove)
+    return remove
