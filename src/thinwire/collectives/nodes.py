@@ -141,7 +141,7 @@ class Nodes(Collective):
         codec: Codec | None,
         listed: Sequence[int | None],
     ) -> Cost:
-        """The cost if the totals of the shares list so many entries; None is dense."""
+        """The cost if the totals of the shares have `listed` entries; None is dense."""
         placement = self.placement(ranks)
         count = len(placement[0])
         blocks = contiguous_blocks(size, count)

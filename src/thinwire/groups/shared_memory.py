@@ -23,7 +23,7 @@ from thinwire.groups.group import Group
 from thinwire.groups.subgroup import SubGroup
 
 LONG = 1 << 16
-"""Bodies of so many bytes do not go through a socket."""
+"""Bodies of at least this size do not go through a socket."""
 
 # What a file begins with, and where its process and descriptor are.
 _TOKEN_NBYTES = 16
